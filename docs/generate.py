@@ -215,6 +215,7 @@ DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "capture": (profilers.Capture, "rank-K/capture.json"),
     "lines": (profile.Lines, "rank-K/lines.json"),
     "samples": (profile.Samples, "rank-K/samples.json"),
+    "long-samples": (profile.LongSamples, "rank-K/long.json"),
     "worker-samples": (profile.WorkerSamples, "workers-PID.jsonl, a line"),
     "telemetry": (telemetry.TelemetrySample, "telemetry.jsonl, a line"),
     "diagnosis": (Diagnosis, "diagnosis.json"),

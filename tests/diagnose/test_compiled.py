@@ -168,6 +168,18 @@ def test_recompilations_are_counted_and_explained(functions: list[CompiledFuncti
     assert "after 100 of one function" in found.why
 
 
+@pytest.mark.parametrize(("compiling", "first"), [(0.1, False), (0.6, True)])
+def test_recompilations_that_take_much_of_the_run_come_first(
+    compiling: float, first: bool, functions: list[CompiledFunction]
+) -> None:
+    """The steps in which is compiled are left out of all that the others are shares of."""
+    grows = next(one for one in functions if one.recompiles)
+    other = Finding(id="compute", bound="compute", share=0.9)
+    found = with_compiled(msgspec.structs.replace(verdict(other), compiling=compiling), facts(grows)).findings
+    assert [one.id for one in found] == (["recompiles", "compute"] if first else ["compute", "recompiles"])
+    assert ("takes 60% of the time" in found[0].title) is first
+
+
 def test_the_limit_of_recompilations_is_the_one_in_force(functions: list[CompiledFunction]) -> None:
     most = next(one for one in functions if one.limit == 5)
     assert (most.graphs, most.recompiles, most.failed, most.reached) == (5, 4, "", True)

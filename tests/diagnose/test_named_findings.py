@@ -11,7 +11,7 @@ import pytest
 
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
-from hotlap.diagnose.findings._base import MODEL, CpuUse, Measured
+from hotlap.diagnose.findings._base import MODEL, CpuUse, LongSteps, Measured
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
@@ -69,6 +69,7 @@ LOOP = {
     "root": {"expert_loop": (str(EXPERTS), line_of(EXPERTS, "torch.where"), "Layer.forward")},
     "gpu_phases": PHASES, "backlog_ms": 0.0,
 }  # fmt: skip
+LONG = LongSteps(frozenset({20, 40, 60}), usual_ms=5.0, long_ms=105.0, share=0.5, every=20)
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -90,6 +91,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
+    ("long-steps", {"long": LONG}),
     ("evaluation-each-step", {"evaluates": True, "phases": Phases(forward=5.0, other=5.0)}),
     ("unused-gradients", {"root": {"parameters": 90, "optimized": 9, "with_gradients": 90}}),
     ("expert-loop", LOOP),

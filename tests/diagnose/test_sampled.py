@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
-from hotlap.diagnose.sampled import with_samples
+from hotlap.diagnose.sampled import with_long_steps, with_samples
+from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.diagnose.statements import ELEMENTS
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
-from hotlap.records.profile import Samples, WorkerSamples
+from hotlap.records.profile import LongSamples, Samples, WorkerSamples
 from hotlap.records.run import Phases
 
 LOOP = Place(file="train.py", line=1)
@@ -293,6 +294,56 @@ class Lion(Optimizer):
 """
 
 
+def test_waits_of_a_trace_for_launches_stay_where_it_has_them(tmp_path: Path) -> None:
+    """The host's time in the model, which is not where the device waits, was told in their place."""
+    file = tmp_path / "train.py"
+    file.write_text("def loss_of(rows):\n    return sum(row.exp() for row in rows)\n\n\ndef main():\n    step()\n")
+    here, loop = Place(file=str(file), line=2, function="loss_of"), Place(file=str(file), line=6, function="main")
+    own = (("other", 0, 2, "loss_of", "", 40.0), ("forward", 0, 99, "Net.forward", "torch.Linear.forward", 60.0))
+    before = msgspec.structs.replace(verdict("launch", "launch"), device="cuda")
+    for where, cost_ms, line in ((here, 0.5, 2), (loop, 0.5, 99), (here, None, 99)):
+        launch = msgspec.structs.replace(before.findings[0], where=where, cost_ms=cost_ms, instead="compile")
+        said = msgspec.structs.replace(samples(*own), files=(str(file),))
+        (found,) = with_samples(msgspec.structs.replace(before, findings=(launch,)), said).findings
+        assert found.where is not None and found.where.line == line
+        assert (found.instead == INSTEAD) is (line == 2)  # it is not the model's
+
+
+def test_python_at_the_line_of_a_wait_is_told_with_it() -> None:
+    at = Place(file="a.py", line=3, function="f")
+    wait = Finding(id="allocator", bound="memory", share=0.3, cost_ms=3.0, where=at, title="memory", evidence="y")
+    python = Finding(id="host-code", bound="launch", share=0.2, cost_ms=2.0, where=at, evidence="x", title="own code")
+    elsewhere = msgspec.structs.replace(python, where=Place(file="a.py", line=9, function="f"))
+    before = msgspec.structs.replace(verdict("launch", "launch"), device="cuda")
+    found = with_samples(msgspec.structs.replace(before, findings=(wait, python)), samples()).findings
+    assert [(one.id, one.share, one.cost_ms, one.bound) for one in found] == [("allocator", 0.5, 5.0, "memory")]
+    assert "y; at this line also x" in found[0].evidence and found[0].title == "memory"
+    named = msgspec.structs.replace(python, named=True, title="the cache is emptied", instead="leave it")
+    (found_named,) = with_samples(msgspec.structs.replace(before, findings=(wait, named)), samples()).findings
+    assert (found_named.title, found_named.instead, found_named.named) == ("the cache is emptied", "leave it", True)
+    assert len(with_samples(msgspec.structs.replace(before, findings=(wait, elsewhere)), samples()).findings) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("torch.save(state, path)", ": a checkpoint is written"), ("draw(state)", "")]
+)
+def test_long_steps_have_the_line_that_takes_their_time(line: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"def save(state, path):\n    {line}\n")
+    found = LongSamples(
+        looks=40,
+        files=(str(tmp_path / "train.py"),),
+        lines=(("other", 0, 2, "save", "torch.save", 900.0), ("forward", 0, 99, "Net.forward", "", 2000.0)),
+    )
+    before = verdict("long-steps", "unknown")
+    title = msgspec.structs.replace(before.findings[0], title="every 20th step takes 32 times as long", where=None)
+    before = msgspec.structs.replace(before, findings=(title,))
+    (one,) = with_long_steps(before, found).findings
+    assert one.where == Place(file=str(tmp_path / "train.py"), line=2, function="save")
+    assert one.title == f"every 20th step takes 32 times as long{said}"
+    assert with_long_steps(before, msgspec.structs.replace(found, looks=3)) == before
+    assert with_long_steps(before, msgspec.structs.replace(found, files=())) == before
+
+
 def test_an_optimizer_of_the_user_s_own_is_a_loop_over_parameters(tmp_path: Path) -> None:
     """On a GPU that waits for the host; the line was that of the model's forward, which took less."""
     (tmp_path / "train.py").write_text(LION)
@@ -310,7 +361,9 @@ def test_an_optimizer_of_the_user_s_own_is_a_loop_over_parameters(tmp_path: Path
     assert cause.where == rest.where == Place(file=str(tmp_path / "train.py"), line=6, function="Lion.step")
     assert "_foreach" in (cause.instead or "")
     assert rest.share == pytest.approx(0.45)
-    assert rest.evidence == "x; 75% of the host's time in forward and update is in Lion.step, the cause above among it"
+    assert (
+        rest.evidence == "x; 75% of the host's time outside of the backward is in Lion.step, the cause above among it"
+    )
 
 
 def test_waits_for_launches_are_where_the_host_issues_most_of_them() -> None:
@@ -323,7 +376,7 @@ def test_waits_for_launches_are_where_the_host_issues_most_of_them() -> None:
         msgspec.structs.replace(verdict("launch", "launch"), device="cuda"), samples(*lines)
     ).findings
     assert found.where == Place(file="a.py", line=40, function="main")
-    assert found.evidence == "x; 75% of the host's time in forward and update is at this line, in torch.Adam.step"
+    assert found.evidence == "x; 75% of the host's time outside of the backward is at this line, in torch.Adam.step"
 
 
 def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> None:

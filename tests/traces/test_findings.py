@@ -33,6 +33,7 @@ from hotlap.records.trace import (
     Window,
 )
 from hotlap.trace.findings import all_findings, findings_of
+from hotlap.trace.findings._base import MANY_WAITS
 from hotlap.trace.findings._ranks import of_all
 
 MS = 1_000_000
@@ -125,6 +126,77 @@ def test_each_line_that_waits_is_a_finding_and_waits_without_idle_time_are_none(
     found = findings_of(answers(syncs=(sync("`.item()`", 8, 3), sync("boolean mask", 4, 9), sync("`nonzero`", 0, 11))))
     assert [(f.id, f.where.line if f.where else None, f.cost_ms) for f in found] == [("sync", 3, 4.0), ("sync", 9, 2.0)]
     assert "keep the value on the device" in found[0].instead and "torch.where" in found[1].instead
+
+
+def waiting(cause: str, count: int, line: int, idle: float, function: str | None = "loss_of") -> Sync:
+    where = Place(file="train.py", line=line, function=function)
+    return Sync(cause=cause, call="c", op="", count=count, host_ns=MS, idle_ns=int(idle * MS), where=where)
+
+
+def test_waits_of_a_kind_in_a_function_are_one_finding_at_the_dearest_line() -> None:
+    syncs = (waiting("boolean mask", 4, 5, 2), waiting("boolean mask", 4, 7, 6), waiting("`.item()`", 2, 9, 1))
+    mask, item = (one for one in findings_of(answers(syncs=syncs)) if one.id == "sync")
+    assert mask.where == Place(file="train.py", line=7, function="loss_of") and mask.share == pytest.approx(0.08)
+    assert "4 a step" in mask.evidence and "at lines 5, 7" in mask.evidence
+    assert item.where is not None and item.where.line == 9
+
+
+def test_idle_time_between_many_waits_of_a_function_is_theirs() -> None:
+    """The host can't be ahead there, so less to launch is no more what helps than to wait less often."""
+    here, there = Place(file="train.py", line=6, function="loss_of"), Place(file="train.py", line=60, function="f")
+    gaps = (gap("launch", 40, here), gap("launch", 10, there))
+    few, many = (
+        {one.id: one for one in findings_of(answers(gaps=gaps, launches=LAUNCHES, syncs=(waiting("?", n, 5, 2),)))}
+        for n in (2 * MANY_WAITS - 1, 2 * MANY_WAITS)
+    )
+    assert (few["sync"].share, few["launch"].share) == (pytest.approx(0.02), pytest.approx(0.5))
+    assert (many["sync"].share, many["launch"].share) == (pytest.approx(0.42), pytest.approx(0.1))
+    assert few["launch"].where == here and "80% of it in loss_of" in few["launch"].evidence
+    assert many["launch"].where == there
+    assert "in place of the loop" in many["sync"].instead and "in place of the loop" not in few["sync"].instead
+
+
+def in_attention(
+    op_: str, shape: str, line: int, ms: float, dtype: str = "fp32", limit: str = "bandwidth"
+) -> OpRoofline:
+    where = Place(file="model.py", line=line, function="Attention.forward")
+    return OpRoofline(
+        op=op_, shape=shape, dtype=dtype, ns=int(ms * MS), count=4, flops=0, bytes=1, limit=limit, of_peak=0.5,
+        where=where,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("softmax", "bmm", "told"),
+    [
+        ("[4, 12, 256, 256]", 5, True),
+        ("[4, 12, 256, 256]", 6, False),  # torch's own, at the line that calls it
+        ("[4, 12, 256, 8]", 5, False),  # a choice among experts
+        ("[1024, 50304]", 5, False),  # over a vocabulary
+    ],
+)
+def test_attention_by_hand_is_told_with_what_its_scores_take(softmax: str, bmm: int, told: bool) -> None:
+    rows = (
+        in_attention("aten::bmm", "[48, 256, 64] [48, 64, 256]", bmm, 5, limit="compute"),
+        in_attention("aten::_softmax", softmax, 6, 10),
+        in_attention("aten::masked_fill_", f"{softmax} [256, 256]", 7, 10),
+        in_attention("aten::add", "[4, 256, 768] [4, 256, 768]", 9, 4),
+    )
+    found = {one.id: one for one in findings_of(answers(roofline=rows))}
+    assert ("attention-by-hand" in found) is told
+    assert found["bandwidth"].share == pytest.approx(0.04 if told else 0.24)
+    if told:
+        one = found["attention-by-hand"]
+        assert one.share == pytest.approx(0.2) and one.where is not None and one.where.line == 6
+        assert "scaled_dot_product_attention" in one.instead and one.levers == ("attention",)
+
+
+@pytest.mark.parametrize(("others", "told"), [("bf16", True), ("fp32", False)])
+def test_attention_in_float32_among_narrower_products_is_told(others: str, told: bool) -> None:
+    fused = in_attention("aten::_scaled_dot_product_efficient_attention", "[8, 8, 64, 64]", 6, 30, limit="compute")
+    found = {one.id: one for one in findings_of(answers(roofline=(fused, op("compute", 20, True, others))))}
+    assert ("float32-attention" in found) is told
+    assert found["compute"].share == pytest.approx(0.2 if told else 0.5)
 
 
 def test_launch_names_the_levers_whose_work_is_in_the_trace() -> None:
@@ -386,10 +458,21 @@ def test_every_finding_holds_its_contract() -> None:
         ),
     )
     causes = ("input", "launch", "python", "copy", "communication", "allocator", "sync", "unknown")
+    half = op("compute", 70, True, "bf16")
+    wide = in_attention("aten::_scaled_dot_product_efficient_attention", "[8, 8, 64, 64]", 6, 4, limit="compute")
+    by_hand = in_attention("aten::_softmax", "[4, 12, 256, 256]", 6, 4), in_attention("aten::bmm", "[48, 8, 8]", 5, 1)
     full = answers(
         gaps=tuple(gap(cause, 2) for cause in causes),
         launches=LAUNCHES,
-        roofline=(op("compute", 30, False), op("compute", 20, True), op("bandwidth", 5, None), op("launch", 5, None)),
+        roofline=(
+            op("compute", 30, False),
+            op("compute", 20, True),
+            op("bandwidth", 5, None),
+            op("launch", 5, None),
+            half,
+            wide,
+            *by_hand,
+        ),
         annotations=(
             Annotation(name="Optimizer.step#X", instances=2, host_ns=1, projected_ns=1, busy_ns=MS, kernels=9),
         ),
@@ -399,9 +482,9 @@ def test_every_finding_holds_its_contract() -> None:
     found = findings_of(full)
     assert {finding.id for finding in found} == {
         "input", "launch", "host-code", "h2d", "communication", "allocator", "no-tensor-cores", "compute", "bandwidth",
-        "optimizer", "sync",
+        "optimizer", "sync", "attention-by-hand", "float32-attention",
     }  # fmt: skip
-    assert len({finding.id for finding in found}) == len(all_findings())
+    assert len({finding.id for finding in found}) == len(all_findings()) + 1  # attention has two
     for finding in found:
         assert 0 < finding.share <= 1 and finding.title and finding.evidence and finding.why and finding.instead
         assert finding.cost_ms is None or 0 <= finding.cost_ms <= full.step_ms

@@ -126,6 +126,15 @@ def test_a_wait_is_charged_what_it_took_and_no_more() -> None:
     assert causes(view(short, 10, 170)) == {"sync": 17, "python": 23, "launch": 10}
 
 
+@pytest.mark.parametrize(("name", "sync"), [("aten::item", 40), ("aten::softmax", 5)])
+def test_what_is_left_of_an_op_that_is_there_for_a_wait_is_the_waits(name: str, sync: int) -> None:
+    """A value is read from a device that has nothing to do: the call is short, and the op would not be there."""
+    host = [launch(0, 1), op(name, 20, 40), call("cudaStreamSynchronize", 40, 5, 2), launch(100, 3)]
+    trace = make(host, [kernel("a", 10, 5, 1), kernel("b", 110, 10, 3)])
+    found = causes(view(trace, 10, 120))  # idle from 15 to 110, from 20 to 60 in the op
+    assert found["sync"] == sync and sum(found.values()) == 95
+
+
 @pytest.mark.parametrize(
     ("begin", "forward_ms", "sync"),
     [

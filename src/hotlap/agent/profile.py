@@ -1,6 +1,7 @@
 """The windows of a profiled run: heavy instruments, one at a time, each over a few steady steps.
 
-In order, a step or more each: where the training thread is (`samples`), the lines that call ops (`lines`), the lines
+In order, a step or more each: where the training thread is (`samples`; from then on in steps that take much longer, to
+the end), the lines that call ops (`lines`), the lines
 that wait for the device (CUDA), one step in which torch.profiler warms up, the steps that it records, and where memory
 is asked for as many whose allocations on the device are kept (CUDA). All of these, and the step in which the trace is
 written, are marked `probe`, so that no time is quoted from them. Ranks begin at the same step and take the same
@@ -17,11 +18,13 @@ An error in any of this ends the profile and nothing else.
 import contextlib
 import functools
 import gzip
+import itertools
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -32,8 +35,15 @@ from hotlap.records.session import Session
 from .capture import capture_window, nvtx
 from .guard import hook
 from .lines import Lines, other_modes
-from .samples import Samples
-from .torch_internals import PREPARE_TRACE, dump_memory, memory_is_recorded, profiler_enabled, record_memory
+from .samples import LongSteps, Samples
+from .torch_internals import (
+    PREPARE_TRACE,
+    compiled_frames,
+    dump_memory,
+    memory_is_recorded,
+    profiler_enabled,
+    record_memory,
+)
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -55,6 +65,8 @@ SAMPLED_STEPS: Final = 10
 SAMPLED_S: Final = 1.0
 """One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
 MOST_SAMPLED: Final = 30
+TRACES: Final = 3
+COMPILED: Final = f"something was compiled in its steps, each of {TRACES} times"
 ENOUGH_LOOKS: Final = 60
 """More steps, up to so many, where they are so short that there were fewer looks: then a fifth of the time is ten."""
 LEAST_SAMPLED: Final = 2
@@ -130,6 +142,7 @@ class Profile:
         self.over = not session.windows
         self.windows: Windows | None = None
         self.lines: Lines | None = None
+        self.long: LongSteps | None = None
         self.own: Any = None
         self.record: dict[str, Any] = {"first_step": None, "steps": 0, "note": ""}
         if session.capture_steps:
@@ -232,7 +245,7 @@ class Profile:
             else:
                 yield from self._sample_window()
                 yield from self._line_windows()
-                yield from self._trace_window()
+                yield from self._trace_windows()
                 yield from self._memory_window()
         except Ended as ended:
             self.record["note"] = str(ended)
@@ -251,15 +264,25 @@ class Profile:
             return EVALUATION if aside else PHASES[timeline.phase]
 
         samples = Samples(threading.get_ident(), phase, guarded)
-        begun = time.perf_counter()
+        begun = time.perf_counter_ns()
+        ends = [begun]
         try:
             with samples.watching():
-                while not self._sampled(samples, time.perf_counter() - begun):
+                while not self._sampled(samples, (ends[-1] - begun) / 1e9):
                     yield
+                    ends.append(time.perf_counter_ns())
                     samples.steps += 1
         finally:
             if samples.steps:
                 self.agent.folder().replace("samples.json", samples.document())
+        usual_ns = median(two - one for one, two in itertools.pairwise(ends))
+        write = functools.partial(self.agent.folder().replace, "long.json")
+        self.long = LongSteps(threading.get_ident(), phase, guarded, usual_ns, self._began, write)
+        self.long.begin()
+
+    def _began(self) -> int:
+        """When the running step did; now, of a step of the windows."""
+        return time.perf_counter_ns() if self.on else self.agent.timeline.segment.begun_ns
 
     def _sampled(self, samples: Samples, took_s: float) -> bool:
         """Whether enough steps were."""
@@ -305,6 +328,17 @@ class Profile:
     def _fail(self) -> None:
         self.failed = True
 
+    def _trace_windows(self) -> Windows:
+        """Again where torch.compile was at work in it, as it is for each new shape; ranks take the same windows."""
+        for _ in range(1 if self.agent.world > 1 else TRACES):
+            frames = compiled_frames()
+            yield from self._trace_window()
+            if compiled_frames() == frames:
+                return
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self.agent.folder().path}/{TRACE}")
+        self.record |= {"file": None, "note": COMPILED}
+
     def _trace_window(self) -> Windows:
         """A step to warm up, then those that are recorded."""
         if self.foreign or profiler_enabled():
@@ -324,7 +358,7 @@ class Profile:
         yield
         profiler.start_trace()
         self.labels.kinds.append(_recorded)
-        self.record["first_step"] = self.agent.recorder.index
+        self.record |= {"first_step": self.agent.recorder.index, "steps": 0}
         why = ""
         try:
             for _ in range(self.session.profile_steps):
@@ -403,6 +437,8 @@ class Profile:
 
     def finish(self) -> None:
         """The process ends."""
+        if self.long is not None and self.agent.pid == os.getpid():  # a forked child has none of its threads
+            self.long.end()
         if not (self.over or self.taken) and self.agent.recorder.index:
             self.agent.guard.spare(WINDOW, self.give_up, self._finish)
         self.over = True

@@ -33,6 +33,10 @@ WORKER_LOOKS, WORKER_S = 500, 20.0
 """At a worker that does something, and of its time, at most."""
 WORKER_ROWS: Final = 200
 LONGEST_FILE: Final = 1 << 20
+LONG, LONG_S = 3.0, 0.1
+"""A step is long that takes so many times what those took that were sampled, in the median, and so many seconds."""
+LONG_LOOK_S, LONG_LOOKS = 0.05, 1000
+"""Between looks at long steps, and how many there are at most."""
 
 Key = tuple[str, int, int, str, str]
 """Phase; index into files, line, function; the function that it is in with its package, where not the user's."""
@@ -141,6 +145,55 @@ class Samples:
             self.ns[key] = self.ns.get(key, 0) + ns
         else:
             self.left_out_ns += ns
+
+
+class LongSteps(Samples):
+    """The same of later steps that take much longer; the document of long.json, written after each of them."""
+
+    def __init__(
+        self,
+        thread: int,
+        phase: Callable[[], str],
+        guarded: Callable[[Callable[[], Any]], Any],
+        usual_ns: float,
+        began: Callable[[], int],
+        write: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """usual_ns: of a step. began: when the running one did, on time.perf_counter_ns; now, of one that is not to be
+        looked at."""
+        super().__init__(thread, phase, guarded)
+        self.least_ns = max(LONG * usual_ns, LONG_S * 1e9)
+        self.began, self.write = began, write
+        self._looking = threading.Thread(target=guarded, args=(self._run,), name="hotlap-samples", daemon=True)
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._looking.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        self._looking.join(timeout=1.0)
+
+    def _run(self) -> None:
+        said, last = 0, time.perf_counter_ns()
+        while self.looks < LONG_LOOKS and not self._stop.wait(LONG_LOOK_S):
+            now = time.perf_counter_ns()
+            if now - self.began() >= self.least_ns:
+                stack = self._seen()
+                if not stack:
+                    break
+                self._count(stack, now - last)
+            elif self.looks > said:
+                said = self._say()
+            last = now
+        if self.looks > said:
+            self._say()
+
+    def _say(self) -> int:
+        rows = {name: value for name, value in self.document().items() if name in {"looks", "files", "lines"}}
+        self.write(rows)
+        return self.looks
 
 
 class WorkerSamples(Samples):

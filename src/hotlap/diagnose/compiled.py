@@ -12,11 +12,13 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, in_order
 from hotlap.records.run import CompiledFunction, Facts
 
 from .findings.launch import MASKS
 
+MUCH: Final = 0.25
+"""Of the run, from which it comes before what the steps are made of: those in which is compiled are not among them."""
 MANY: Final = 4
 """Recompilations of a function that are worth telling: one or two come with the last batch and with evaluation."""
 MOST: Final = 3
@@ -39,10 +41,12 @@ INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
 def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
     """The verdict with what stands in the way of the script's own torch.compile."""
-    found = _of(facts) if facts is not None else []
+    found = _of(facts, diagnosis.compiling) if facts is not None else []
     launch = next((one for one in diagnosis.findings if one.id == "launch"), None)
     if not found or launch is None:
-        return msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, *found))
+        findings = (*diagnosis.findings, *found)
+        first = found and found[0].named
+        return msgspec.structs.replace(diagnosis, findings=tuple(in_order(findings)) if first else findings)
     worst, *others = found
     explained = msgspec.structs.replace(
         worst,
@@ -51,12 +55,14 @@ def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
         where=worst.where or launch.where,
         evidence=f"{launch.evidence}; {worst.evidence}",
     )
-    findings = [explained if one is launch else one for one in diagnosis.findings]
-    return msgspec.structs.replace(diagnosis, findings=(*findings, *others))
+    ordered = [explained if one is launch else one for one in diagnosis.findings]
+    if explained.named:
+        ordered = in_order(ordered)
+    return msgspec.structs.replace(diagnosis, findings=(*ordered, *others))
 
 
-def _of(facts: Facts) -> list[Finding]:
-    """The worst first."""
+def _of(facts: Facts, compiling: float) -> list[Finding]:
+    """The worst first. compiling: as `Diagnosis.compiling`."""
     functions = facts.compiled
     breaks = partial(_breaks, masks=any(root.mask_checks for root in facts.roots))
     again = [one for one in functions if one.recompiles >= MANY]
@@ -64,7 +70,8 @@ def _of(facts: Facts) -> list[Finding]:
     again.sort(key=lambda one: -one.recompiles)
     broken.sort(key=lambda one: (not one.failed, -len(one.breaks)))
     launched = [one for one in functions if one.without_graph]
-    return [*map(_recompiles, again), *map(breaks, broken), *map(_without_graph, launched)][:MOST]
+    recompiles = partial(_recompiles, compiling=compiling)
+    return [*map(recompiles, again), *map(breaks, broken), *map(_without_graph, launched)][:MOST]
 
 
 def _crashed(function: CompiledFunction) -> Finding:
@@ -100,10 +107,12 @@ def _breaks(function: CompiledFunction, masks: bool) -> Finding:
     )
 
 
-def _recompiles(function: CompiledFunction) -> Finding:
+def _recompiles(function: CompiledFunction, compiling: float) -> Finding:
+    took = f", which takes {compiling:.0%} of the time" if compiling >= MUCH else ""
     return LAUNCHED(
         id="recompiles",
-        title="the model is compiled again and again",
+        title=f"the model is compiled again and again{took}",
+        named=bool(took),
         where=_place(function, function.line),
         evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
         f"{_plain(function.reason)}{_took(function)}",

@@ -22,6 +22,7 @@ from .balance import finding as finding_of
 from .cpu_use import GpuUse, cpu_use, gpu_use, kept_busy
 from .findings import cpu_crowded, findings_of
 from .findings._base import CpuUse, Measured
+from .findings.long_steps import long_of
 from .findings.workers_restart import without_restarts
 from .steps import (
     SteadySteps,
@@ -132,6 +133,8 @@ def _verdict(
     steady, facts = first.steady, first.facts
     run_ms = sum(step.wall_ms for step in first.steps)
     usual = without_restarts(steady.steps, facts.feeding if facts else None, run_ms) or steady.steps
+    if (long := long_of(usual, steady.clock)) is not None:
+        usual = tuple(step for step in usual if step.step not in long.steps)
     device, paced = mean_phases(usual, "gpu_phases"), mean_phases(usual, "gpu_paced")
     host, sampled, unseen_ms = _host_phases(steady, usual, device)
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
@@ -141,7 +144,7 @@ def _verdict(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
         None if _left_out(first.steps) else growth(steady.numbered), memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy,
+        gpus.busy, long,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -175,6 +178,7 @@ def _verdict(
         warmup_steps=steady.warmup,
         evaluations=steady.evaluations,
         evaluating=steady.evaluating,
+        compiling=steady.compiling,
         settled=steady.settled,
         ranks=len(ranks),
         device=facts.device if facts else "cpu",

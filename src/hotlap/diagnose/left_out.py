@@ -34,7 +34,7 @@ def with_left_out(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
         where=Place(file=lines.files[file], line=line, function=function),
         evidence=f"{share:.0%} of a step's targets are `ignore_index`; logits are {head:.0%} of the forward's products",
         why="head, softmax and their backward are computed for these positions like for all others",
-        instead="pick the positions before the head: `kept = labels != -100`, then "
+        instead="select the labelled positions before the head: `kept = labels != -100`, then "
         "`F.cross_entropy(head(hidden[kept]), labels[kept])`",
         named=True,
     )

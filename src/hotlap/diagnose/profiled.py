@@ -54,8 +54,13 @@ LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 def read_traces(folder: Path, found: Diagnosis) -> TraceReport:
     """The answers of a run's traces. found: what its steps without the profiler say. Raises RecordError."""
-    asked = Asked(unprofiled_ms=found.step_ms, unprofiled=found.phases, lines=_lines)
+    asked = Asked(unprofiled_ms=_usual(found) * found.step_ms, unprofiled=found.phases, lines=_lines)
     return report(trace_files(folder), asked)
+
+
+def _usual(found: Diagnosis) -> float:
+    """Share of the step that is left beside what long ones take more: a trace's few steps may hold none, or one."""
+    return 1 - sum(one.share for one in found.findings if one.id == "long-steps")
 
 
 def asked_of(path: Path, top: int, what_if: bool, unprofiled_ms: float | None = None) -> Asked:
@@ -66,7 +71,7 @@ def asked_of(path: Path, top: int, what_if: bool, unprofiled_ms: float | None = 
         found = diagnose(path)
     except NothingMeasured:
         return Asked(top, what_if, unprofiled_ms, lines=_lines)
-    return Asked(top, what_if, unprofiled_ms or found.step_ms, found.phases, _lines)
+    return Asked(top, what_if, unprofiled_ms or _usual(found) * found.step_ms, found.phases, _lines)
 
 
 def _lines(trace: Trace) -> dict[int, Place]:
@@ -94,6 +99,8 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     gone = replaced(kept)
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
+    rest = _usual(diagnosis)
+    shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
     ordered = tuple(in_order((*kept, *shown, *small_ops(traces.ranks[0], shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)

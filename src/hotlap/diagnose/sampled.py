@@ -10,8 +10,9 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
-from hotlap.records.profile import SampledLine, Samples, WorkerSamples
+from hotlap.records.profile import LongSamples, SampledLine, Samples, WorkerSamples
 
+from . import small_ops
 from .findings.host_code import WITHOUT_A_PROFILE
 from .statements import (
     CELL,
@@ -40,6 +41,10 @@ WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, ONE_HOT, PAIRS
 """Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
 MOST_OF_IT: Final = 0.9
 """Of a phase, from which on a cause is all of it."""
+CALLS: Final = frozenset({"sync", "allocator"})
+"""Findings of a trace about calls in which the host waits."""
+ISSUES: Final = frozenset({"forward", "optimizer", "other"})
+"""Phases in which the loop's thread issues work itself."""
 KEPT: Final = 0.2
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
@@ -79,8 +84,35 @@ def with_samples(
         findings = (*causes, *(_without(one, causes) for one in findings))
     if not device:  # else the host waits for the device, too
         findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
-    ordered = tuple(in_order(one for one in findings if not _is_told(one, findings)))
+    ordered = tuple(in_order(one for one in _joined(findings) if not _is_told(one, findings)))
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+
+
+def with_long_steps(diagnosis: Diagnosis, samples: LongSamples) -> Diagnosis:
+    """The verdict with the line and the cause of steps that take much longer than the others."""
+    rows = Samples(looks=samples.looks, files=samples.files, lines=samples.lines)
+    own = [row for row in rows.lines if row[0] == "other"]
+    by_line, total = _by_line(rows, own), sum(row[5] for row in own)
+    if rows.looks < LEAST_LOOKS or not by_line or not total:
+        return diagnosis
+    (file, line, function), at_line, in_it = _dearest(rows, by_line)
+    share = max(sum(row[5] for row in at_line), in_it) / total
+    if share < LEAST_SHARE:
+        return diagnosis
+    inside, where = max(at_line, key=lambda row: row[5])[4], Place(file=rows.files[file], line=line, function=function)
+    cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
+
+    def told(one: Finding) -> Finding:
+        if one.id != "long-steps":
+            return one
+        said = f"; {share:.0%} of their own code's time is " + (f"in {function}" if in_it else "at this line")
+        why = one.why.replace(f"; {WITHOUT_A_PROFILE}", "")
+        found = msgspec.structs.replace(one, where=where, why=why, evidence=one.evidence + said)
+        if cause is None:
+            return found
+        return msgspec.structs.replace(_with(found, cause), title=f"{one.title}: {cause.title}")
+
+    return msgspec.structs.replace(diagnosis, findings=tuple(map(told, diagnosis.findings)))
 
 
 def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
@@ -211,6 +243,26 @@ def _with(finding: Finding, cause: Cause) -> Finding:
     return msgspec.structs.replace(finding, named=True, **said)
 
 
+def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Those of calls in which the host waits, each with Python's own time at the same line, and its cause."""
+    waiting = {one.where for one in findings if one.id in CALLS and one.where is not None}
+    own = {one.where: one for one in findings if one.id == "host-code" and one.where in waiting}
+    for one in findings:
+        python = own.get(one.where) if one.where else None
+        if python is None or one.id not in CALLS:
+            if one is not python:
+                yield one
+            continue
+        cost_ms = None if one.cost_ms is None or python.cost_ms is None else one.cost_ms + python.cost_ms
+        evidence = f"{one.evidence}; at this line also {python.evidence}"
+        whole = msgspec.structs.replace(one, share=one.share + python.share, cost_ms=cost_ms, evidence=evidence)
+        if python.named:
+            instead = f"{python.instead}; {one.instead}" if one.id == "sync" else python.instead
+            said = {"title": python.title, "why": python.why, "instead": instead}
+            whole = msgspec.structs.replace(whole, named=True, **said)
+        yield whole
+
+
 def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:
     """Whether it is code of the loop at a line that another finding has as its cause."""
     if finding.id != "host-code" or finding.named or finding.where is None:
@@ -311,23 +363,25 @@ def _explained(
 
 
 def _issued(finding: Finding, samples: Samples) -> Finding:
-    """Where the host issues most of what the device waits for; the engine issues the backward's."""
-    own = [row for row in samples.lines if row[0] in {"forward", "optimizer"}]
-    total = sum(row[5] for row in own)
-    by_line = _by_line(samples, own)
-    if not by_line or not total:
+    """Waits for launches, where the host issues most of them: as a trace has it (its findings know their cost), unless
+    that is the loop itself, in which the engine issues the backward's. Outside of the model it helps to issue less."""
+    own = [row for row in samples.lines if row[0] in ISSUES and 0 <= row[1] < len(samples.files)]
+    total, where = sum(row[5] for row in own), finding.where
+    if own and total and (finding.cost_ms is None or where is None or trains(where)):
+        (file, line, function), rows, in_it = _dearest(samples, _by_line(samples, own))
+        share = max(sum(row[5] for row in rows), in_it) / total
+        if share < LEAST_SHARE:
+            return finding
+        inside = max(rows, key=lambda row: row[5])[4]
+        said = f"in {function}" if in_it else "at this line" + (f", in {inside}" if inside else "")
+        where = Place(file=samples.files[file], line=line, function=function)
+        evidence = f"{finding.evidence}; {share:.0%} of the host's time outside of the backward is {said}"
+        finding = msgspec.structs.replace(finding, where=where, evidence=evidence)
+    if where is None or trains(where):
         return finding
-    (file, line, function), rows, in_it = _dearest(samples, by_line)
-    share = max(sum(row[5] for row in rows), in_it) / total
-    if share < LEAST_SHARE:
-        return finding
-    inside = max(rows, key=lambda row: row[5])[4]
-    said = f"in {function}" if in_it else "at this line" + (f", in {inside}" if inside else "")
-    return msgspec.structs.replace(
-        finding,
-        where=Place(file=samples.files[file], line=line, function=function),
-        evidence=f"{finding.evidence}; {share:.0%} of the host's time in forward and update is {said}",
-    )
+    there = [row for row in own if (samples.files[row[1]], row[3]) == (where.file, where.function)]
+    outside = 2 * sum(row[5] for row in there if row[0] == "other") > sum(row[5] for row in there)
+    return msgspec.structs.replace(finding, instead=small_ops.INSTEAD) if outside else finding
 
 
 def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> tuple[Finding, ...]:

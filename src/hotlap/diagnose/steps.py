@@ -34,7 +34,7 @@ MOSTLY = 0.9
 class SteadySteps:
     """The steps that numbers rest on. steps: steady ones; warmup: how many came before; settled: the rule held;
     evaluations: how many steps after warm-up are not among them since an evaluation ran inside, and evaluating: what
-    share of the time since warm-up these took."""
+    share of the time since warm-up these took; compiling: what share those in which something was compiled did."""
 
     steps: tuple[Step, ...]
     seen: int
@@ -44,6 +44,7 @@ class SteadySteps:
     period: int
     evaluations: int = 0
     evaluating: float = 0.0
+    compiling: float = 0.0
 
     @property
     def host_ahead(self) -> bool:
@@ -115,9 +116,13 @@ def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     evaluations = [] if any(step.evaluation for step in kept) else [step for step in later if step.evaluation]
     fed = [loader for loader in facts.loaders if loader.training or mode == "inference"] if facts else []
     period = max((loader.workers for loader in fed), default=1)
-    share = sum(step.wall_ms for step in evaluations) / max(sum(step.wall_ms for step in later), 1e-9)
+    whole = max(sum(step.wall_ms for step in later), 1e-9)
+    share = sum(step.wall_ms for step in evaluations) / whole
+    compiling = sum(step.wall_ms for step in later if step.compiles and not step.probe) / whole
     settled = bool(start and start.settled) and not (facts and facts.draining)
-    return SteadySteps(tuple(kept), len(chosen), first, settled, mode, max(1, period), len(evaluations), share)
+    return SteadySteps(
+        tuple(kept), len(chosen), first, settled, mode, max(1, period), len(evaluations), share, compiling
+    )
 
 
 def step_time(walls: Sequence[float], period: int = 1) -> float:

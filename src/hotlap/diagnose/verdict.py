@@ -7,7 +7,7 @@ import msgspec
 from hotlap.levers import settled
 from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
-from hotlap.records.profile import Lines, Profile, Samples, WorkerSamples
+from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
 from hotlap.records.trace import Ranks, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
 
@@ -16,7 +16,7 @@ from .diagnose import diagnose, next_of, without
 from .findings._base import Measured
 from .left_out import with_left_out
 from .patchable import with_patch
-from .sampled import with_samples
+from .sampled import with_long_steps, with_samples
 
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
@@ -63,6 +63,8 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
         if (samples := rank.document(Samples)) is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank))
+        if (long := rank.document(LongSamples)) is not None:
+            found = with_long_steps(found, long)
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found

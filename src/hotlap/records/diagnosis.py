@@ -65,7 +65,7 @@ TWICE: Final = 2
 ABOUT: Final = 0.75
 
 
-BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded")
+BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded", "long-steps")
 """Causes whose time is in no phase's work: that of the run between epochs, and that without a core."""
 
 
@@ -125,7 +125,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     steps: number seen; steady_steps: number that the numbers here rest on; phase_steps: number of steady steps that the
     phases rest on (None: of an older hotlap, all); warmup_steps: number before the steady ones; evaluations: steps
     after warm-up that are left out since an evaluation ran inside; evaluating: the share (0 to 1) of the time since
-    warm-up that evaluations took; settled: whether a steady state was recognised. ranks: number that was observed.
+    warm-up that evaluations took; compiling: the share that steps took in which something was compiled; settled:
+    whether a steady state was recognised. ranks: number that was observed.
     peak_bytes: in use at the peak, memory_bytes: that there are: of the first rank's GPU, as its allocator holds them,
     without one of the machine; None unknown.
     unknown: what could not be told, and what the numbers do not hold for, each in a sentence. next: what to do now, in
@@ -156,6 +157,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: int = 0
     evaluations: int = 0
     evaluating: float = 0.0
+    compiling: float = 0.0
     settled: bool = True
     ranks: int = 1
     device: str = "cpu"

@@ -83,6 +83,17 @@ class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[SampledLine, ...] = ()
 
 
+class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Host time of the training thread in steps that take much longer than those that were sampled.
+
+    looks: how often the thread was looked at. files: that lines point to. lines: as in `Samples`.
+    """
+
+    looks: Count = 0
+    files: tuple[str, ...] = ()
+    lines: tuple[SampledLine, ...] = ()
+
+
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread by the user's innermost line, over some steps without the profiler.
 

@@ -14,7 +14,7 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_lines, read_record, read_words, write_record
-from hotlap.records.profile import Lines, Profile, Samples, WorkerSamples
+from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
 from hotlap.records.profilers import NSYS_FILE, Capture
 from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.records.session import Session
@@ -36,6 +36,7 @@ FILES: Final[Mapping[type, str]] = {
     Profile: "profile.json",
     Lines: "lines.json",
     Samples: "samples.json",
+    LongSamples: "long.json",
     Capture: "capture.json",
     Session: "session.json",
 }

@@ -46,6 +46,19 @@ class CpuUse:
 
 
 @dataclass(frozen=True)
+class LongSteps:
+    """Steps that take much longer than the others, by their numbers. usual_ms: a step in the median; long_ms: these in
+    the mean; share: what they take beyond the others' time, of all steps' time; every: steps from one to the next,
+    None where that varies."""
+
+    steps: frozenset[int]
+    usual_ms: float
+    long_ms: float
+    share: float
+    every: int | None = None
+
+
+@dataclass(frozen=True)
 class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step. levers:
     the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
@@ -53,7 +66,8 @@ class Measured:
     that were looked at are from all, in words, empty where they are not. growth: of steps that take longer and longer,
     ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the machine's.
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
-    zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`."""
+    zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
+    longer than the others, without which the phases are."""
 
     step_ms: float
     phases: Phases
@@ -71,6 +85,7 @@ class Measured:
     evaluates: bool = False
     gpu_paced: Phases | None = None
     gpu_busy: float | None = None
+    long: LongSteps | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

@@ -22,7 +22,7 @@ where none of them is in an op or a call it is T's Python. By the event (the fir
 * `launch`: any other op, runtime or driver call: eager dispatch.
 * `python`: a Python function or no event: the user's code between ops.
 
-Three rules add to that:
+Four rules add to that:
 
 * After a sync. A wait of w ns on an asked thread holds the host up by w ns, which it could have been ahead. So of the
   time after a wait and before the end of the next, the first w ns of `launch` and `python` are booked to `sync` and to
@@ -34,6 +34,8 @@ Three rules add to that:
   what the device stood still meanwhile (`waits.py`).
 * Between the nodes of a backward. Where no asked thread is in an op or a call, and the last one as well as the next are
   on the same thread, not the main one, autograd's engine is at work: `launch`, booked to the next.
+* In an op that waits. What is still `launch` within an op that is there for a wait (`BRINGS`: `.item()`, a boolean
+  index, a copy to the host) is booked to that wait: without it the op would not be there.
 * No known launch. Before work whose call is not in the trace `launch` and `python` read `unknown`. Where no work
   follows at all, the host is asked up to the window's end.
 
@@ -49,7 +51,7 @@ import polars as pl
 
 from hotlap.records.trace import Gap
 from hotlap.trace.intervals import Intervals, complement
-from hotlap.trace.links import enclosing, ranges
+from hotlap.trace.links import enclosing, outermost, ranges
 from hotlap.trace.tables import WORK
 from hotlap.trace.view import Bools, Ints, View
 
@@ -75,6 +77,11 @@ from .waits import (
 )
 
 LOADS: Final = re.compile(r"^enumerate\(DataLoader\)|^hotlap:data$")
+BRINGS: Final = re.compile(
+    r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero(_numpy)?|masked_select|_?unique\w*|index|index_put_"
+    r"|_index_put_impl_|to|_to_copy|copy_)$"
+)
+"""Ops that bring values to the host, where they wait for the device."""
 COMMUNICATION_NAMES: Final = ("c10d::", "nccl:", "gloo:")
 _NEVER: Final = -(2**62)
 MAX_THREADS: Final = 8
@@ -128,7 +135,25 @@ def _pieces(view: View, device: int) -> pl.DataFrame:
     before, after = _host_pieces(view, threads, late, waits), np.nonzero(late.until < idle.ends)[0]
     launching = pieces_of(after, late.until[after], idle.ends[after], late.tail[after], late.launch[after])
     whole = pl.concat([before, launching]).sort("start", maintain_order=True)
-    return after_waits(view, whole, waits)
+    return _in_waiting_ops(view, after_waits(view, whole, waits), waits)
+
+
+def _in_waiting_ops(view: View, whole: pl.DataFrame, waits: Ints) -> pl.DataFrame:
+    """Book what is left of `launch` within an op that is there for a wait to that wait."""
+    waits = waits[~np.isin(waits, pageable_copies(view))]
+    launches = np.nonzero((whole["cause"] == LAUNCH).to_numpy() & (whole["row"] >= 0).to_numpy())[0]
+    if not len(waits) or not len(launches):
+        return whole
+    host = host_of(view)
+    ops = outermost(waits, host.parent, host.named(BRINGS.match))
+    call = np.full(len(view.trace.host), -1, np.int64)
+    call[ops] = waits
+    call[waits] = -1  # in no such op
+    cause, row = whole["cause"].to_numpy().copy(), whole["row"].to_numpy().copy()
+    op = enclosing(row[launches], host.parent, call >= 0)
+    cause[launches[op >= 0]] = SYNC
+    row[launches[op >= 0]] = call[op[op >= 0]]
+    return whole.with_columns(cause=pl.Series(cause), row=pl.Series(row))
 
 
 @dataclass(frozen=True)

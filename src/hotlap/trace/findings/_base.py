@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,6 +12,10 @@ from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Gap, OpRoofline, RankTrace
 
 PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul")
+MANY_WAITS: Final = 8
+"""A step, in one function."""
+Inside = tuple[str, str | int | None]
+"""File, and function or line."""
 VOCABULARY, ALIGNED, TILE = 4096, 8, 64
 """A dimension from which a product is taken for that of a head over a vocabulary, what it had better divide by, and
 what it is best padded to."""
@@ -65,6 +70,38 @@ def total(gaps: Sequence[Gap]) -> int:
 def place(gaps: Sequence[Gap]) -> Place | None:
     """The place that most of their time is under, of those that are known."""
     return next((gap.where for gap in gaps if gap.where is not None), None)
+
+
+def inside(where: Place | None) -> Inside | None:
+    """The function that a place is in, the line itself where that is not known; None without a place."""
+    return None if where is None else (where.file, where.function or where.line)
+
+
+def between_waits(answers: RankTrace) -> dict[Inside | None, int]:
+    """Idle time (ns) under dispatch in functions that wait for the device many times a step, between these waits: the
+    host can't be ahead there."""
+    waits: Counter[Inside | None] = Counter()
+    for sync in answers.syncs:
+        waits[inside(sync.where)] += sync.count
+    many: dict[Inside | None, int] = {
+        at: 0 for at, count in waits.items() if at is not None and count >= MANY_WAITS * answers.window.count
+    }
+    for gap in idle(answers, "launch"):
+        if (at := inside(gap.where)) in many:
+            many[at] += gap.idle_ns
+    return many
+
+
+def dearest(gaps: Sequence[Gap]) -> tuple[Place | None, float]:
+    """The dearest line of the function that most of their time is under, with the function's share of all (0 to 1)."""
+    functions: defaultdict[Inside | None, Counter[Place]] = defaultdict(Counter)
+    for gap in gaps:
+        if gap.where is not None:
+            functions[inside(gap.where)][gap.where] += gap.idle_ns
+    most = max(functions.values(), key=Counter.total, default=Counter[Place]())
+    if not most:
+        return None, 0.0
+    return most.most_common(1)[0][0], most.total() / max(1, total(gaps))
 
 
 def doing(gaps: Sequence[Gap], most: int = 3) -> str:

@@ -9,6 +9,7 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import KernelTime, RankTrace
 
 from ._base import per_step_ms, share
+from .attention import scores
 
 MOVES: Final = re.compile(
     r"elementwise|multi_tensor|reduce|softmax|norm|copy|memset|memcpy|cat(array|_)|index|gather|scatter|embedding|fill"
@@ -26,12 +27,14 @@ SCANS: Final = 0.1
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Time in ops that no arithmetic limits: elementwise, norms, softmax, the optimizer."""
-    moving = [row for row in answers.roofline if row.limit in {"bandwidth", "launch"}]
+    """Time in ops that no arithmetic limits: elementwise, norms, softmax, the optimizer; without attention's scores."""
+    attention = scores(answers)
+    moving = [row for row in answers.roofline if row.limit in {"bandwidth", "launch"} and row not in attention]
     if not moving:
         return []
     ns = sum(row.ns for row in moving)
-    ns = max(ns, min(ns + _unsized(answers), sum(row.ns for row in _named(answers))))
+    named = sum(row.ns for row in _named(answers)) - sum(row.ns for row in attention)
+    ns = max(ns, min(ns + _unsized(answers), named))
     first = max(moving, key=lambda row: row.ns)
     calls = sum(row.count for row in moving) / answers.window.count
     scan = next((row for row in answers.kernels if (row.by, row.key) == ("op", SCAN) and row.share >= SCANS), None)

@@ -6,11 +6,14 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import ALIGNED, odd_vocabulary, padded, per_step_ms, share
+from .attention import wide
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Time in ops that arithmetic limits, beside those of `precision`; what could be won of it is not known."""
+    """Time in ops that arithmetic limits, beside those of `precision` and `attention`; cost: not known."""
+    told = wide(answers)
     rows = [row for row in answers.roofline if row.limit == "compute" and row.tensor_cores is not False]
+    rows = [row for row in rows if row not in told]
     if not rows:
         return []
     first = max(rows, key=lambda row: row.ns)

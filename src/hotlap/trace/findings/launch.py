@@ -5,7 +5,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import Launches, RankTrace
 
-from ._base import idle, idle_ms, place, share, total
+from ._base import between_waits, dearest, idle, idle_ms, inside, share, total
 
 SOFTMAX = ("aten::softmax", "aten::_softmax")
 """Of attention by hand; that of a cross-entropy is another."""
@@ -19,8 +19,9 @@ WITHOUT_CUDNN = "torch.backends.cuda.enable_cudnn_sdp(False), or pad lengths to 
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Idle time while the host dispatches ops and launches."""
-    gaps = idle(answers, "launch")
+    """Idle time while the host dispatches ops and launches, but for what lies between many waits."""
+    waits = between_waits(answers)
+    gaps = [gap for gap in idle(answers, "launch") if inside(gap.where) not in waits]
     ns = total(gaps)
     made = answers.launches
     if not ns or made is None:
@@ -30,6 +31,8 @@ def find(answers: RankTrace) -> list[Finding]:
     mean_us = sum(one.kernel_ns for one in answers.breakdown) / kernels / 1e3
     cost = idle_ms(answers, ns)
     plans = _plans(answers)
+    where, part = dearest(gaps)
+    most = f"; {part:.0%} of it in {where.function}" if where and where.function else ""
     return [
         Finding(
             id="launch",
@@ -37,10 +40,10 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, cost),
             cost_ms=cost,
             title="the device waits for its kernels to be launched",
-            where=place(gaps),
+            where=where,
             evidence=f"idle {ms(cost)} a step under dispatch; {calls:.0f} launches a step{_graphs(answers, made)}, "
             f"{min(1.0, made.tiny / kernels):.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
-            f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep{plans}",
+            f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep{plans}{most}",
             why=WHY_PLANS if plans else WHY,
             instead=f"{WITHOUT_CUDNN}; {INSTEAD}" if plans else INSTEAD,
             levers=_levers(answers),

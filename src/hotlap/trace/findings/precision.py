@@ -6,11 +6,14 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
 from ._base import odd_vocabulary, padded, per_step_ms, predicted_ms, share
+from .attention import wide
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Time in products, convolutions and attention without tensor cores; cost: what the replay predicts for TF32."""
+    """Time in products and convolutions without tensor cores; cost: what the replay predicts for TF32."""
+    told = wide(answers)
     slow = [row for row in answers.roofline if row.tensor_cores is False and row.limit == "compute"]
+    slow = [row for row in slow if row not in told]
     if not slow:
         return []
     first = max(slow, key=lambda row: row.ns)

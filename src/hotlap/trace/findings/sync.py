@@ -1,19 +1,22 @@
 """Lines at which the host waits for the device, and the device then for the host."""
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 from hotlap.levers import answering
 from hotlap.records.diagnosis import WAITS, Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
 
 from ..analyses.syncs import PAGEABLE_IN
-from ._base import idle_ms, share
+from ._base import between_waits, idle_ms, inside, share
 
 ITEM = "`.item()`"
 INSTEAD = {
     ITEM: "keep the value on the device; read it every n steps, or a step later from a pinned copy",
     "`print(tensor)`": "print every n steps; detach and copy without blocking first",
-    "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps; where "
-    "torch's encoder or decoder looks at its mask, give it `is_causal`",
+    "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps, for NaN the "
+    "loss alone; where torch's encoder or decoder looks at its mask, give it `is_causal`",
     "boolean mask": "multiply by the mask or use torch.where: a boolean index has to count on the host",
     "`nonzero`": "use a mask, or torch.nonzero_static with a size",
     "`torch.cuda.synchronize()`": "take it out of the loop; time with CUDA events",
@@ -22,15 +25,35 @@ INSTEAD = {
 }
 
 
+BATCHED = "one operation, or one call of the model, on all rows in place of the loop"
+TOLIST = "read all values at once, before the loop: `values.tolist()`"
+
+
 def find(answers: RankTrace) -> list[Finding]:
-    """One finding a line; share and cost: the idle time that follows from it. What follows from staging pageable copies
-    is in the finding of copies."""
-    return [_finding(answers, sync) for sync in answers.syncs if sync.idle_ns > 0 and sync.cause != PAGEABLE_IN]
+    """One finding for the waits of a kind in a function, or for all in one that waits many times a step, at the dearest
+    line; share and cost: the idle time that follows from them. What follows from staging pageable copies is in the
+    finding of copies."""
+    between = between_waits(answers)
+    alike: defaultdict[object, list[Sync]] = defaultdict(list)
+    for sync in answers.syncs:
+        at = inside(sync.where)
+        if sync.cause != PAGEABLE_IN and (sync.idle_ns > 0 or at in between):
+            alike[at if at in between else (at, sync.cause)].append(sync)
+    return [_finding(answers, some, between.get(inside(some[0].where))) for some in alike.values()]
 
 
-def _finding(answers: RankTrace, sync: Sync) -> Finding:
-    count = sync.count / answers.window.count
-    cost = idle_ms(answers, sync.idle_ns)
+def _finding(answers: RankTrace, alike: Sequence[Sync], between_ns: int | None) -> Finding:
+    """between_ns: idle time between waits that are many."""
+    sync = max(alike, key=lambda one: one.idle_ns)
+    count = sum(one.count for one in alike) / answers.window.count
+    waited = ms(sum(one.host_ns for one in alike) / answers.window.count / 1e6)
+    cost = idle_ms(answers, sum(one.idle_ns for one in alike) + (between_ns or 0))
+    lines = sorted({one.where.line for one in alike if one.where is not None and one.where.line is not None})
+    at = f", at lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
+    stands = "between them and after them the device stands" if between_ns else "the device then stands"
+    instead = INSTEAD.get(sync.cause, "keep the value on the device, or read it less often")
+    if between_ns is not None:
+        instead = f"{TOLIST if sync.cause == ITEM else instead}; or {BATCHED}"
     return Finding(
         id="sync",
         bound="sync",
@@ -39,9 +62,8 @@ def _finding(answers: RankTrace, sync: Sync) -> Finding:
         title=f"{WAITS}{sync.cause}",
         where=sync.where,
         evidence=f"{count:.3g} a step in {sync.call}{f' under {sync.op}' if sync.op else ''}; the host waits "
-        f"{ms(sync.host_ns / answers.window.count / 1e6)} a step, the device then stands still for "
-        f"{ms(cost)}",
+        f"{waited} a step, {stands} still for {ms(cost)}{at}",
         why="until the value has arrived nothing new is launched, so that the device runs dry",
-        instead=INSTEAD.get(sync.cause, "keep the value on the device, or read it less often"),
+        instead=instead,
         levers=answering("syncs") if sync.cause == ITEM else (),
     )

@@ -1,0 +1,67 @@
+"""Some steps take much longer than the others, in the loop's own code."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+from hotlap.records.run import Step
+
+from ._base import LongSteps, Measured
+from .host_code import WITHOUT_A_PROFILE
+
+LONG, LEAST_MS = 3.0, 100.0
+"""Times what a step takes in the median, and ms: `agent.samples` looks at such steps."""
+LEAST = 0.1
+"""Of all steps' time, what long ones take beyond that of the others."""
+MOST = 0.2
+"""Of the steps: where more of them are long, they are not the exception."""
+REGULAR = 0.8
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: what the long steps take beyond the others' time, of all steps' time."""
+    long = measured.long
+    if long is None:
+        return None
+    which = f"every {long.every}th step" if long.every else "a step now and then"
+    return Finding(
+        id="long-steps",
+        bound="unknown",
+        share=long.share,
+        cost_ms=long.share * measured.step_ms,
+        title=f"{which} takes {long.long_ms / long.usual_ms:.0f} times as long",
+        evidence=f"{len(long.steps)} steps take {ms(long.long_ms)} in the mean, the others {ms(long.usual_ms)}: "
+        f"{long.share:.0%} of the time; phases and other findings are of the steps without",
+        why=f"what the loop does in these alone, such as a checkpoint, pictures or a log; {WITHOUT_A_PROFILE}",
+        instead="do it less often, or beside the loop, in a thread or a process",
+        named=True,
+    )
+
+
+def long_of(steps: Sequence[Step], clock: str) -> LongSteps | None:
+    """The long ones among steady steps; None where they take little, or where what they take more is not of the loop's
+    own code, as far as that is known."""
+    times = {one.step: took for one in steps if (took := one.gpu_ms if clock == "device" else one.wall_ms) is not None}
+    usual = median(times.values()) if times else 0.0
+    long = [one for one in steps if times.get(one.step, 0.0) > max(LONG * usual, LEAST_MS)]
+    if not 2 <= len(long) <= MOST * len(times):
+        return None
+    known = [one for one in long if one.phases is not None]
+    others = [one.phases.other or 0.0 for one in steps if one.phases is not None and one not in long]
+    more = [(one.phases.other or 0.0) - fmean(others) for one in known if one.phases is not None] if others else []
+    beyond = sum(times[one.step] - usual for one in long)
+    if beyond < LEAST * sum(times.values()) or not more:
+        return None
+    if sum(more) < sum(times[one.step] - usual for one in known) / 2:
+        return None
+    gap, count = Counter(two.step - one.step for one, two in pairwise(long)).most_common(1)[0]
+    return LongSteps(
+        steps=frozenset(one.step for one in long),
+        usual_ms=usual,
+        long_ms=fmean(times[one.step] for one in long),
+        share=beyond / sum(times.values()),
+        every=gap if count >= REGULAR * (len(long) - 1) and len(long) > 2 else None,
+    )

@@ -1,0 +1,101 @@
+"""Attention whose scores pass through memory, or whose operands are float32."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from hotlap.levers import answering
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+from hotlap.records.trace import OpRoofline, RankTrace
+
+from ._base import inside, per_step_ms, share
+
+SOFTMAX: Final = "aten::_softmax"
+PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")
+FUSED: Final = "aten::_scaled_dot_product_"
+LEAST: Final = 64
+"""Positions on both sides, from which scores are many."""
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """Time in ops on scores; in fused attention of float32 operands, which has no flash kernel."""
+    return [*_by_hand(answers), *_wide(answers)]
+
+
+def _by_hand(answers: RankTrace) -> Iterator[Finding]:
+    rows = scores(answers)
+    softmax = max((row for row in rows if row.op == SOFTMAX), key=lambda row: row.ns, default=None)
+    if softmax is None:
+        return
+    ns = sum(row.ns for row in rows)
+    yield Finding(
+        id="attention-by-hand",
+        bound="bandwidth",
+        share=share(answers, per_step_ms(answers, ns)),
+        title="attention by hand: its scores pass through memory",
+        where=softmax.where,
+        evidence=f"{ms(per_step_ms(answers, ns))} a step in {len({row.op for row in rows})} kinds of operations on "
+        f"scores of {softmax.shape}",
+        why="each of them reads and writes a score for each pair of positions",
+        instead="`F.scaled_dot_product_attention(q, k, v, is_causal=...)`, with `attn_mask=` and `dropout_p=`: it "
+        "keeps no scores (flash attention, in half precision)",
+        levers=answering("attention"),
+        named=True,
+    )
+
+
+def _wide(answers: RankTrace) -> Iterator[Finding]:
+    rows = wide(answers)
+    if not rows:
+        return
+    ns, first = sum(row.ns for row in rows), max(rows, key=lambda row: row.ns)
+    yield Finding(
+        id="float32-attention",
+        bound="compute",
+        share=share(answers, per_step_ms(answers, ns)),
+        title="attention in float32",
+        where=first.where,
+        evidence=f"{ms(per_step_ms(answers, ns))} a step; most in {first.op} {first.shape}",
+        why="flash attention takes half precision only; the kernel for float32 is several times as slow",
+        instead="bf16 or fp16 operands: under autocast, with no `.float()` before it and no `autocast(enabled=False)` "
+        "around it",
+        levers=answering("precision"),
+        named=True,
+    )
+
+
+def wide(answers: RankTrace) -> list[OpRoofline]:
+    """Fused attention of float32 operands, where most other products are of narrower ones."""
+    rows = [row for row in answers.roofline if row.op.startswith(FUSED) and row.dtype == "fp32"]
+    others = [row for row in answers.roofline if row.flops and row.op.endswith("mm")]
+    half = sum(row.ns for row in others if row.dtype in {"bf16", "fp16"})
+    return rows if 2 * half > sum(row.ns for row in others) else []
+
+
+def scores(answers: RankTrace) -> list[OpRoofline]:
+    """Ops on attention's scores, one for each pair of positions, that memory traffic limits: those of the shape of a
+    softmax in a function that multiplies batches of matrices at other lines. (At the same one torch does.)"""
+    products = [row.where for row in answers.roofline if row.op in PRODUCTS and row.where is not None]
+    shapes = {
+        _first(row.shape)
+        for row in answers.roofline
+        if row.op == SOFTMAX
+        and _are_pairs(_first(row.shape))
+        and any(inside(row.where) == inside(one) and row.where != one for one in products)
+    }
+    return [
+        row
+        for row in answers.roofline
+        if row.limit in {"bandwidth", "launch"} and _first(row.shape) in shapes and row.op not in PRODUCTS
+    ]
+
+
+def _first(shape: str) -> tuple[int, ...]:
+    """Dimensions of the first operand."""
+    held = re.match(r"\[([\d, ]*)\]", shape)
+    return tuple(map(int, re.findall(r"\d+", held[1]))) if held else ()
+
+
+def _are_pairs(shape: tuple[int, ...]) -> bool:
+    return len(shape) in {3, 4} and min(shape[-2:]) >= LEAST

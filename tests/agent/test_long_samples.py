@@ -1,0 +1,47 @@
+"""Where the loop's thread is in steps that take much longer than the others, in a profiled run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from hotlap.agent.profile import COMPILED
+from hotlap.diagnose.verdict import verdict
+from hotlap.records.profile import LongSamples, Profile
+
+from .harness import SCRIPTS, Runner, check_clean, check_same
+
+
+def test_long_steps_are_looked_at_and_named(runner: Runner) -> None:
+    bare = runner.bare("long_steps.py", "saves")
+    ran = runner.forked("long_steps.py", "saves", profile_steps=1)
+    check_same(ran, bare)
+    check_clean(ran)
+    found = ran.ranks[0].document(LongSamples)
+    assert found is not None and found.looks >= 5
+    line = 1 + [text.endswith("# line: save") for text in (SCRIPTS / "long_steps.py").read_text().splitlines()].index(
+        True
+    )
+    assert (found.lines[0][2], found.lines[0][3]) == (line, "save")
+    assert not any("profile" in row[4] for row in found.lines), "nothing of the windows"
+
+
+def test_the_verdict_has_their_number_share_and_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hotlap", "run", "--profile", "--out", str(tmp_path / "run"), sys.executable]
+    subprocess.run([*command, str(SCRIPTS / "long_steps.py"), "saves"], capture_output=True, check=True)
+    (said,) = [one for one in verdict(tmp_path / "run").findings if one.id == "long-steps"]
+    assert said.title.startswith("every 30th step takes ") and said.share > 0.1
+    assert said.where is not None and said.where.function == "save"
+
+
+def test_without_long_steps_nothing_is_written(runner: Runner) -> None:
+    ran = runner.forked("long_steps.py", "plain", profile_steps=1)
+    assert ran.ranks[0].document(LongSamples) is None
+
+
+def test_a_trace_in_which_something_was_compiled_each_time_is_not_kept(runner: Runner) -> None:
+    bare = runner.bare("long_steps.py", "shapes")
+    ran = runner.forked("long_steps.py", "shapes", profile_steps=4)
+    check_same(ran, bare)
+    found = ran.ranks[0].document(Profile)
+    assert found is not None and (found.file, found.note) == (None, COMPILED)
+    assert not (ran.ranks[0].path / "trace.json.gz").exists()
