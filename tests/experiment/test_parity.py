@@ -606,3 +606,28 @@ def test_read_evidence(tmp_path: Path) -> None:
     assert math.isnan(found.losses[2][0])
     assert found.draws is True and len(found.batches) == 1 and found.updates[0].update == (1.0, None)
     assert read_evidence(tmp_path / "absent") == Evidence(())
+
+
+def from_step(step: int, by: float = 1.01) -> Evidence:
+    """The baseline, whose losses are others from some step on."""
+    return replace(BASE, losses=(*BASE.losses[:step], *((by * x,) for (x,) in BASE.losses[step:])))
+
+
+def test_draws_that_differ_only_after_the_samples_that_were_looked_at_are_pinned_too() -> None:
+    """Of more workers the first batches come from the same ones (DINO: 12 for 10): it was refused as "not equal"."""
+    late = from_step(12)
+    found = judge(REDRAWS, BASE, BASE, late, twins(pinned=lambda: (BASE, BASE)))
+    assert (found.ok, found.level) == (True, "redraw") and "pinned" in found.why
+    wrong = judge(REDRAWS, BASE, BASE, late, twins(pinned=lambda: (BASE, late)))
+    assert not wrong.ok and wrong.level == "redraw"
+    assert not judge(REDRAWS, BASE, BASE, late, Twins([], [])).ok, "where draws can't be pinned it is not equal"
+    assert not judge(REDRAWS, BASE, BASE, from_step(2), NO_TWINS).ok, "a difference at once is none of draws"
+    assert not judge(EXACT, BASE, BASE, late, NO_TWINS).ok
+
+
+def test_noise_is_what_any_two_bare_runs_differ() -> None:
+    """With two runs that happen to be near each other an honest lever was refused, beside two more that were not."""
+    near, far, trial = scaled(1.0001), scaled(1.002), scaled(1.005)
+    assert not judge(EXACT, BASE, near, trial, NO_TWINS).ok
+    assert judge(EXACT, BASE, near, trial, NO_TWINS, [far]).ok
+    assert not judge(EXACT, BASE, near, scaled(1.05), NO_TWINS, [far]).ok

@@ -104,6 +104,17 @@ def test_a_lever_that_hides_all_others_comes_before_them(tune: Tune) -> None:
     assert machine.log.index(("try workers", ("workers",))) < machine.log.index(("switch", ("workers", "a")))
 
 
+@pytest.mark.parametrize(("factor", "at_once"), [(0.2, True), (0.85, False)])
+def test_what_comes_before_the_others_is_proved_before_them_only_where_it_wins_much(
+    factor: float, at_once: bool, tune: Tune
+) -> None:
+    """Seen on a U-Net: the budget went to the proof of 1.17x, and nothing else was tried."""
+    found, machine = tune([FakeLever("a", 0.9), workers(2, claimed=0.8)], factors(a=0.5, workers=factor))
+    purposes = [what for what, _ in machine.log]
+    switched = machine.log.index(("switch", ("workers", "a")))
+    assert (purposes.index("prove") < switched) is at_once and sorted(kept(found)) == ["a", "workers"]
+
+
 def test_a_lever_with_a_start_of_its_own_that_promises_little_comes_after_the_switched_ones(tune: Tune) -> None:
     found, machine = tune([FakeLever("a", 0.5), starter("s", 0.1)], factors(a=0.5, s=0.9))
     assert machine.starts("try s") == [("a", "s")] and kept(found) == ["a", "s"]

@@ -39,6 +39,8 @@ class Judge:
     def __init__(self, bench: Bench, levers: Mapping[str, Lever], run: Run) -> None:
         self.bench, self.levers, self.run = bench, levers, run
         self.base = self.again = Evidence(())
+        self.more: list[Evidence] = []
+        """Of further runs of the bare command."""
         self.given: tuple[records.Lever, ...] = ()
         self._twins: dict[str, Evidence | None] = {}
         self._proven: dict[str, Parity] = {}
@@ -75,7 +77,7 @@ class Judge:
         return self._proven[key]
 
     def _judged(self, levers: Sequence[records.Lever], trial: Trial, twins: Twins) -> Parity:
-        return judge(self.rule(levers), self.base, self.again, self.bench.evidence(trial), twins)
+        return judge(self.rule(levers), self.base, self.again, self.bench.evidence(trial), twins, self.more)
 
     def rule(self, levers: Sequence[records.Lever]) -> Rule:
         """How these are judged together: by the weakest of them, within the sum of their tolerances."""

@@ -5,7 +5,7 @@ gradient norm of each optimizer (before the script clips, and after), the change
 the last probed step, the samples that arrived, and whether the forward still draws random numbers. How far they may
 differ is never a bare constant:
 
-* exact:   bit for bit, or no farther than three times what two runs of the bare command differ (A/A).
+* exact:   bit for bit, or no farther than three times what any two runs of the bare command differ (A/A).
 * numeric: within the lever's stated tolerance; where rounding is amplified by the script itself, within
            `TWIN_FACTOR` times what a nudge of the weights by one bfloat16 rounding does to the bare command (a twin).
 * redraw:  the samples and their order are the same but random transforms drew other numbers, as they do when worker
@@ -16,9 +16,11 @@ differ is never a bare constant:
 NaN or infinity where the baseline has none never passes, nor do steps that consist of other backward calls.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
@@ -80,35 +82,49 @@ SAMPLES_SAID: Final = {
 }
 
 
-def judge(rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins: Twins) -> Parity:
-    """Judge a trial against the baseline. base, again: two runs of the bare command."""
-    found = msgspec.structs.replace(_judged(rule, base, again, trial, twins), change=_change(base))
+def judge(
+    rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins: Twins, more: Sequence[Evidence] = ()
+) -> Parity:
+    """Judge a trial against the baseline. base, again: two runs of the bare command; more: further ones."""
+    found = msgspec.structs.replace(_judged(rule, base, (again, *more), trial, twins), change=_change(base))
     return msgspec.structs.replace(found, why=f"{found.why}; {found.weakness}") if found.ok and found.weak else found
 
 
-def _judged(rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins: Twins) -> Parity:
-    seen = samples(base, trial)
+def _judged(rule: Rule, base: Evidence, bare: Sequence[Evidence], trial: Evidence, twins: Twins) -> Parity:
+    """bare: the other runs of the bare command."""
+    again, seen = bare[0], samples(base, trial)
     refused = _never(base, again, trial, seen)
-    own, found = gaps(base, again), gaps(base, trial)
+    own, found = [gaps(one, two) for one, two in combinations((base, *bare), 2)], gaps(base, trial)
+    same = all(one.none for one in own)
     if refused:
         return _parity(False, "refused", refused, found, None, seen)
     if found.none and seen in {"same", "none"}:
         return _parity(True, "bitwise", "losses, gradients and updates are equal bit for bit", found, 0.0, seen)
-    noise = Limits.times(own, AA_FACTOR)
-    if not own.none:
+    noise = functools.reduce(Limits.widest, (Limits.times(one, AA_FACTOR) for one in own))
+    if not same:
         noise = noise.widest(Limits(*[AA_LEAST] * 5))
     noisy_data = samples(base, again) not in {"same", "none"}
     other_draws = seen in {"labels", "floats"}
     if other_draws and not rule.redraws and not noisy_data:
         return _parity(False, "samples", f"the lever changed the data: {SAMPLES_SAID[seen]}", found, None, seen)
-    # Three runs of one command are alike, so the trial may be near either of the other two.
-    if not own.none and (noise.hold(found) or noise.hold(gaps(again, trial))):
+    # Runs of one command are alike, so the trial may be near any of the others.
+    if not same and any(noise.hold(gaps(one, trial)) for one in (base, *bare)):
         why = f"within {AA_FACTOR:g} times what two runs of the bare command differ, or {AA_LEAST:.2%}"
         return _parity(True, "run-to-run", why, found, noise.loss, seen)
+    later = rule.redraws and seen == "same" and _begin_alike(base, trial)
+    if later and (pair := twins.pinned()) is not None and samples(*pair) == "same":
+        return _pinned(rule, base, pair, noise, twins, seen)
     if not rule.numeric and not (rule.redraws and other_draws):
         worst = noise.worst(found)
         return _parity(False, "exact", f"not equal, and {worst} is beyond run-to-run noise", found, noise.loss, seen)
     return _with_twins(rule, base, trial, noise, twins, other_draws, seen)
+
+
+def _begin_alike(base: Evidence, trial: Evidence) -> bool:
+    """Whether all is the same bit for bit as far as samples were compared: of more workers the first batches come from
+    the same ones, with the same random numbers, and later ones do not."""
+    compared = min(len(base.batches), len(trial.batches))
+    return base.updates[:1] == trial.updates[:1] and base.losses[:compared] == trial.losses[:compared]
 
 
 def _with_twins(

@@ -387,8 +387,8 @@ class Comparison:
     def _parity(self) -> Parity:
         """Of all processes with the levers that were not judged yet; the first that fails, else the last."""
         state = self.state
-        two = (self.before * 2)[:2]  # the same twice where there is but one
-        state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in two)
+        bare = self.before if len(self.before) > 1 else self.before * 2  # the same twice where there is but one
+        state.judge.base, state.judge.again, *state.judge.more = (state.bench.evidence(one.measured) for one in bare)
         parity: Parity | None = None
         for side in [side for side in self.after if side.measured.parity is None]:
             parity = state.judge.judge(self.levers, side.measured)

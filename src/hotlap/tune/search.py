@@ -319,22 +319,22 @@ class Search:
 
     def _one_by_one(self, stage: Stage | None, switched: bool = False, least: float = 1.0) -> bool:
         """Levers with a start of their own. switched: those that can be switched have none. least: what they have to
-        promise."""
+        promise, and to win for a proof at once."""
         kept = False
         while True:
             ordered = [one for one in candidates(self.state, stage) if not (switched and one.lever.switchable)]
             if not ordered or ordered[0].predicted < least:
                 return kept
-            kept = self._tried(ordered[0]) or kept
+            kept = self._tried(ordered[0], max(least, WORTH_A_PROOF)) or kept
             if kept and stage == "graphs":  # what makes kernels shorter shows now
                 return True
 
-    def _tried(self, candidate: Candidate) -> bool:
+    def _tried(self, candidate: Candidate, worth: float) -> bool:
         """Whether a lever with a start of its own is kept. The first gain that is worth a proof is proved at once: a
         budget that ends later then ends with a recipe."""
         state = self.state
         kept = try_start(state, candidate)
-        if kept and state.found.proved is None and state.open_ratio >= WORTH_A_PROOF:
+        if kept and state.found.proved is None and state.open_ratio >= worth:
             prove(state)
         return kept
 
