@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hotlap.agent.stopper import Stopper
 from hotlap.agent.turnstile import MOST_LINE, Turnstile
 from hotlap.launch.gate import Gate
 from hotlap.records.session import Session
@@ -128,6 +129,32 @@ def test_workers_that_stood_still_end_with_a_process_whose_parent_is_gone(runner
         ran = runner.forked("loader.py", "map", "--workers", "2", steps=4, least_steps=4, turns=str(path))
     check_clean(ran)
     assert ran.code == 0 and ran.losses == runner.bare("loader.py", "map").losses[: len(ran.losses)]
+
+
+def test_a_process_stands_once_after_its_first_steps_and_not_before_them(runner: Runner, path: Path) -> None:
+    with Parent(path, GO_ON, b'{"run": 2}\n') as parent:
+        ran = runner.forked("turns.py", "gan", "400", steps=STEPS, turns=str(path), first_steps=3)
+    check_stopped(ran, runner.bare("turns.py", "gan", "400"))
+    steps = [line["step"] for line in parent.heard]
+    assert steps == [0, len(ran.steps) - 2, len(ran.steps)]
+    assert [at for at, step in enumerate(ran.steps[: steps[1]]) if step.probe] == [3], "the one after it has stood"
+
+
+def test_where_nobody_is_after_the_first_steps_the_run_ends_as_ever(runner: Runner, path: Path) -> None:
+    bare = runner.bare("turns.py", "gan", "400")
+    check_stopped(runner.forked("turns.py", "gan", "400", steps=STEPS, turns=str(path), first_steps=3), bare)
+
+
+def test_a_model_that_is_run_before_it_is_trained_stands_after_first_steps_of_its_training() -> None:
+    agent = SimpleNamespace(script=SimpleNamespace(in_flight=lambda infers: 0), steps=SimpleNamespace(infers=False))
+    stopper = Stopper(Session(folder="", package="", steps=90, turns="s", first_steps=4), agent)  # type: ignore[arg-type]
+    stood: list[int] = []
+    index = 0
+    stopper.turnstile = SimpleNamespace(after_first_steps=lambda: stood.append(index))  # type: ignore[assignment]
+    for index, kind in enumerate(["inference"] * 6 + ["train"] * 9):
+        stopper.step_done(10.0, disturbed=False, kind=kind)
+        stopper.look(index, kind)
+    assert stood == [3, 9]
 
 
 def test_many_turns_through_a_gate(path: Path) -> None:

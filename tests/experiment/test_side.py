@@ -295,6 +295,51 @@ def test_sides_that_do_not_get_ready_say_why(tmp_path: Path) -> None:
         assert len(bench.done) == 6
 
 
+TOGETHER = Special(together=True)
+
+
+def test_first_steps_that_compile_are_made_at_once_and_the_others_one_side_after_another(tmp_path: Path) -> None:
+    with bench_in(tmp_path) as bench:
+        bench.cores = 64
+        one, two = (bench.start("meets", (), TOGETHER, 60.0, command("meets", 10**6)) for _ in range(2))
+        bare = bench.start("bare", command=command("still", 10**6))
+        bench.ready(one, two, bare)
+        assert one.ready and two.ready and bare.ready, (one.measured, two.measured)
+        first, second, third = (steps_of(side) for side in (one, two, bare))
+        assert max(first[3].time, second[3].time) < min(first[4].time, second[4].time)
+        assert first[-1].time < second[4].time and second[-1].time < third[0].time
+        for side in (one, two, bare):
+            assert 0 < side.until_s < side.measured.wall_s and side.rest_s > 0
+        assert bench.turn(one) is not None and bench.turn(two) is not None
+
+
+def test_a_side_stands_still_after_first_steps_with_its_workers_and_that_is_no_step_s_time(tmp_path: Path) -> None:
+    with bench_in(tmp_path) as bench:
+        side = bench.start("learns", special=TOGETHER, command=command("learns", 10**6, 2))
+        assert until(lambda: bench._look(side, 0.05) or side.gate.at_start, 30.0)
+        workers = below(side)
+        assert len(workers) == 2 and states(workers) == {psutil.STATUS_STOPPED}
+        made = steps_of(side)
+        time.sleep(1.0)
+        assert len(steps_of(side)) == len(made) == 4 and all(step.probe for step in made)
+        bench.ready(side)
+        made = steps_of(side)
+        assert side.ready and max(step.wall_ms for step in made[4:]) < 900 and made[4].probe and not made[5].probe
+        assert losses(output(side)) == [step.loss for step in made]
+
+
+def test_a_script_that_ends_before_it_has_made_its_first_steps_is_told_as_ever(tmp_path: Path) -> None:
+    with bench_in(tmp_path) as bench:
+        lengths = {"short": ("still", 3), "crashes": ("crashes", 2), "learns": ("learns", 10**6)}
+        sides = [bench.start(name, special=TOGETHER, command=command(*words)) for name, words in lengths.items()]
+        nothing = bench.start("nothing", special=TOGETHER, command=(sys.executable, "-c", "print('done')"))
+        bench.ready(*sides, nothing)
+        assert [side.measured.outcome for side in (*sides, nothing)] == [
+            "too few steps", "crashed", "measured", "too few steps",
+        ]  # fmt: skip
+        assert sides[1].measured.why == "exit code 1: ValueError: planted"
+
+
 PARENT = """
 import sys
 from pathlib import Path
@@ -347,15 +392,18 @@ def test_a_parent_that_is_killed_or_interrupted_leaves_nothing(
         parent.communicate()
 
 
-@pytest.mark.parametrize(("how", "ranks"), [("torchrun", 2), ("env", 1), ("tcp", 1), ("spawn", 2)])
-def test_two_jobs_with_process_groups_take_turns(how: str, ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "ranks", "together"),
+    [("torchrun", 2, False), ("torchrun", 2, True), ("env", 1, False), ("tcp", 1, False), ("spawn", 2, True)],
+)
+def test_two_jobs_with_process_groups_take_turns(how: str, ranks: int, together: bool, tmp_path: Path) -> None:
     """Also where the port at which the ranks meet stands in the script, and is the same for both."""
     script, torchrun = str(HERE / "scripts" / "ranks.py"), str(Path(sys.executable).with_name("torchrun"))
     words = (torchrun, "--nproc-per-node", "2", script)
     if how != "torchrun":
         words = (sys.executable, script, how, free_port())
     with bench_in(tmp_path) as bench:
-        one, other = (bench.start("ranks", command=words) for _ in range(2))
+        one, other = (bench.start("ranks", special=Special(together=together), command=words) for _ in range(2))
         bench.ready(one, other)
         assert one.ready and other.ready, (one.measured, other.measured)
         for side, still in ((one, other), (other, one), (one, other)):
@@ -422,21 +470,23 @@ def test_turns_are_not_always_as_long_so_that_none_goes_by_the_waves_of_loader_w
     assert means[0] < 120 and abs(means[1] - 200) < 10
 
 
-def test_sides_that_want_more_cores_than_there_are_start_one_after_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_sides_that_want_more_cores_than_there_are_start_one_after_another(tmp_path: Path, together: bool) -> None:
     """On the machine of two cores: as if it had one, which the import of torch keeps busy."""
     with bench_in(tmp_path) as bench:
         bench.cores = 1
-        one, two = bench.start("one"), bench.start("two")
+        one, two = (bench.start(name, special=Special(together=together)) for name in ("one", "two"))
         bench.ready(one, two)
         assert [side.measured.outcome for side in (one, two)] == ["measured", "measured"]
-        assert bench.crowded and one.stood == 0 and two.stood > 0
+        assert (bench.crowded, bench.crowded_steps) == (not together, together)
+        assert one.stood == 0 and two.stood > 0
         assert not any(side.run.processes.stands_still for side in (one, two))
         assert bench.turn(one) is not None and bench.turn(two) is not None
 
 
 def test_sides_that_find_their_cores_start_at_once(tmp_path: Path) -> None:
     with bench_in(tmp_path) as bench:
-        bench.cores = 64
-        sides = [bench.start(name) for name in ("one", "two")]
+        bench.cores, bench.crowded_steps = 64, True
+        sides = [bench.start(name, special=TOGETHER) for name in ("one", "two")]
         bench.ready(*sides)
-        assert not bench.crowded and not any(side.stood for side in sides)
+        assert not bench.crowded and not bench.crowded_steps and not any(side.stood for side in sides)

@@ -108,6 +108,8 @@ class FakeSide:
     effect: float
     trial: Trial | None = None
     alive: bool = True
+    first_s: float = 0.0
+    until_s: float = 0.0
     in_now: dict[str, Settings] = field(default_factory=dict)
     step_ms: float = 1.0
     least_steps: int = 1
@@ -128,6 +130,10 @@ class FakeSide:
     def measured(self) -> Trial:
         assert self.trial is not None
         return self.trial
+
+    @property
+    def rest_s(self) -> float:
+        return self.measured.wall_s - self.until_s
 
 
 @dataclass
@@ -190,7 +196,7 @@ class Machine:
         self.listener = SimpleNamespace(result=self.said.append, trial=lambda *_: None, step=lambda *_: None)
         self.shuffle, self.draw = random.Random(self.seed), random.Random(self.seed + 1)
         self.numbers = itertools.count()
-        self.crowded = False
+        self.crowded = self.crowded_steps = False
         self.cached: set[str] = set()
 
     def monotonic(self) -> float:
@@ -230,17 +236,27 @@ class Machine:
         waiting = [side for side in sides if side.trial is None]
         if waiting:
             cold = self.cold_s if min(side.number for side in waiting) < 2 else 0.0
-            self.now = max(self.now, *(side.begun + self.boot_s + cold for side in waiting))
+            for side in waiting:
+                side.first_s = self._compile(side, self._in_at_start(side)) if side.special.together else 0.0
+                side.until_s = min(self.boot_s + cold + side.first_s, side.timeout_s)
+            self.now = max(self.now, *(side.begun + side.until_s for side in waiting))
         for side in waiting:
             self._warm_up(side)
 
-    def _warm_up(self, side: FakeSide) -> None:
-        uses = uses_of(side.requested)
+    def _left_out(self, side: FakeSide, uses: Uses) -> dict[str, str]:
         left = {**self.idle(uses), **self.refuses(uses)}
         if not left.keys() <= {*side.special.trying} or len(left) >= len(side.special.trying):
             left = {}
-        uses = {name: settings for name, settings in uses.items() if name not in left}
-        took, boot_s = self.warmup_s + self._compile(side, uses), self.boot_s + (self.cold_s if side.number < 2 else 0)
+        return left
+
+    def _in_at_start(self, side: FakeSide) -> Uses:
+        uses = uses_of(side.requested)
+        left = self._left_out(side, uses)
+        return {name: settings for name, settings in uses.items() if name not in left}
+
+    def _warm_up(self, side: FakeSide) -> None:
+        left, uses = self._left_out(side, uses_of(side.requested)), self._in_at_start(side)
+        took, boot_s = self.warmup_s + self._compile(side, uses), side.until_s
         ms, known = self._ms(side, uses), {}
         outcome, why = self.outcome(uses)
         if refused := self.refuses(uses):
@@ -248,7 +264,7 @@ class Machine:
         elif sum(one.ready for one in self.sides) >= self.room:
             outcome, why = "memory", "torch.OutOfMemoryError: CUDA out of memory"
         elif outcome == "measured" and took + boot_s > side.timeout_s:
-            outcome, why, took = "timeout", f"made too few steps within {side.timeout_s:.0f} s", side.timeout_s
+            outcome, why, took = "timeout", f"made too few steps within {side.timeout_s:.0f} s", side.timeout_s - boot_s
         elif outcome == "measured" and side.special.slow_ms is not None and ms > side.special.slow_ms:
             outcome, why, known = "too slow", "ended after 5 slow steps", {"step_ms": ms}
         else:
@@ -269,7 +285,7 @@ class Machine:
             side.in_now = uses
             side.step_ms = ms
             side.trial = msgspec.structs.replace(
-                side.trial, step_ms=ms, mean_ms=ms, warmup_s=took, rows=self.rows(uses),
+                side.trial, step_ms=ms, mean_ms=ms, warmup_s=side.first_s + took, rows=self.rows(uses),
                 peak_memory_bytes=int(self.peak_mib(uses) * 2**20),
             )  # fmt: skip
             side.alive = self.length is None or side.step < self.length

@@ -133,7 +133,7 @@ class Agent:
     def begin(self) -> None:
         """The first event of the loop: time starts here."""
         self.begun = True
-        if self.stopper.turnstile is not None:
+        if self.stopper.turnstile is not None and not self.session.first_steps:
             self._look_for_ranks()
             self.stopper.turnstile.before_loop()
         self.timeline.begin()

@@ -83,6 +83,8 @@ class Stopper:
         self.raised = 0
         self.at, self.profile_at = Agreed("stop"), Agreed("profile")
         self.turnstile = Turnstile(session.turns, agent) if session.turns else None
+        self.stands_after = session.first_steps
+        """So many steps, where it still has to stand after the first ones; 0 where it has."""
 
     def begin_anew(self) -> None:
         """Forget the steps so far: they are of a parent process, or of a model that was run before it is trained."""
@@ -93,6 +95,7 @@ class Stopper:
         self.any_starved = False
         self.there.clear()
         self.steady = None
+        self.stands_after = self.session.first_steps
 
     def step_done(
         self,
@@ -121,6 +124,9 @@ class Stopper:
         """Called after some steps, all of those that are not short; raises Stop at the end."""
         if not self.wanted:
             return
+        if self.turnstile is not None and 0 < self.stands_after <= len(self.walls):
+            self.stands_after = 0
+            self.turnstile.after_first_steps()
         if self.steady is None:
             self.in_flight = self.agent.script.in_flight(self.agent.steps.infers)
             self.steady = steady_start(self.walls, self.disturbed, self.in_flight)

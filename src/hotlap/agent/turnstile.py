@@ -1,10 +1,11 @@
 """Where a training process stands still at the end of a step until it is its turn (`experiment.side` gives the turns).
 
 One Unix socket a command, one JSON line each way. The agent says that it has arrived, `{"rank", "world", "pid",
-"step"}`, before its first step and then with all steps so far on disk and the device idle. Before the first step it is
-told `{"run": 0}`, to go on to where it is at its pace; later `{"run": K}`, to make K more steps, with
-`"levers": [[name, settings], ...]` where other levers are to be in from here on, or `{"end": true}`. A socket that is
-closed at the other end means the same. Loader workers, and whatever else the process started, stand still with it.
+"step"}`, with all steps so far on disk and the device idle. First with step 0, before its first step or, where these
+compile, after them (`Session.first_steps`): it is told `{"run": 0}`, to go on to where it is at its pace. Later it is
+told `{"run": K}`, to make K more steps, with `"levers": [[name, settings], ...]` where other levers are to be in from
+here on, or `{"end": true}`. A socket that is closed at the other end means the same. Loader workers, and whatever else
+the process started, stand still with it.
 """
 
 import contextlib
@@ -36,7 +37,14 @@ class Turnstile:
 
     def before_loop(self) -> None:
         """Stand still where the loop begins: sides start at once, and warm up one after another."""
-        self._told({"rank": self.agent.rank, "world": self.agent.world, "pid": os.getpid(), "step": 0})
+        self._arrive(0)
+
+    def after_first_steps(self) -> None:
+        """The same where they have been made: they compile, which several sides do at once."""
+        self._settle()
+        with Stopped():
+            self._arrive(0)
+        self._begin_again()
 
     def wait(self, step: int, kind: str) -> int | None:
         """Stand still; returns how many steps to make before it arrives here again, None where the run is to end.
@@ -44,14 +52,12 @@ class Turnstile:
         step: how many were made. Raises nothing but what the levers that are switched raise outside of their guard.
         """
         agent = self.agent
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        agent.recorder.drain(wait=True)
+        self._settle()
         if not self._arrived:  # they take a millisecond and more
             self._arrived = True
             agent.write_facts(kind, stopped=True)
         with Stopped():
-            order = self._told({"rank": agent.rank, "world": agent.world, "pid": os.getpid(), "step": step})
+            order = self._arrive(step)
         steps = order.get("run")
         if not isinstance(steps, int) or steps < 1:
             self._close()
@@ -72,8 +78,15 @@ class Turnstile:
         recorder = agent.recorder
         recorder.previous_event, recorder.host_anchor = agent.marks.mark(), None
 
-    def _told(self, arrival: dict[str, Any]) -> dict[str, Any]:
+    def _settle(self) -> None:
+        """All that was begun is done, and on disk."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        self.agent.recorder.drain(wait=True)
+
+    def _arrive(self, step: int) -> dict[str, Any]:
         """Say that we are here, and wait for what comes of it; {} where nobody is there any more."""
+        arrival = {"rank": self.agent.rank, "world": self.agent.world, "pid": os.getpid(), "step": step}
         try:
             if self._socket is None or self._pid != os.getpid():
                 self._pid, self._read = os.getpid(), b""

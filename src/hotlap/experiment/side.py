@@ -1,8 +1,8 @@
 """A side: a command that runs with some levers, and from its warm-up on makes steps only when it is its turn.
 
-A `Bench` starts sides, several at once, lets them warm up one after another, gives turns, and ends them. A side that is
-ready has been measured as any short run is (`outcome.py`), and its folder can be read; while it waits it stands still,
-its loader workers too.
+A `Bench` starts sides, several at once, lets them warm up one after another, gives turns, and ends them. Where they
+compile in their first steps they make these at once too. A side that is ready has been measured as any short run is
+(`outcome.py`), and its folder can be read; while it waits it stands still, its loader workers too.
 """
 
 import math
@@ -45,6 +45,8 @@ LEAST_STEPS: Final = 8
 """Steady steps of a side before it is ready: at least so many, then for so many seconds, at most STEPS."""
 SEED: Final = 81649
 PROBE_STEPS: Final = 4
+CROWDED: Final = 0.25
+"""Of the seconds until sides stand: who stood still for more of them, for others' threads, was not at it with them."""
 TRIALS, TURNS = JOURNALS = "trials.jsonl", "turns.jsonl"
 TOO_LONG: Final = "its steps took too long"
 BY_ITSELF: Final = "the command ended by itself"
@@ -58,7 +60,8 @@ TURN_S: Final = 0.5
 class Special:
     """What sets a side apart beside its levers. nudge, redraw: see `records.session.Session`. trying: the levers that
     it is about, of which some may leave themselves out. slow_ms: it is ended when SLOW_STEPS take longer than this.
-    seconds, least_steps: of steady steps before it is ready, where not as the plan says."""
+    seconds, least_steps: of steady steps before it is ready, where not as the plan says. together: its first steps, in
+    which it compiles, are made while others make theirs."""
 
     nudge: float = 0.0
     redraw: int | None = None
@@ -66,6 +69,7 @@ class Special:
     least_steps: int = LEAST_STEPS
     trying: tuple[str, ...] = ()
     slow_ms: float | None = None
+    together: bool = False
 
 
 @dataclass(eq=False)
@@ -86,8 +90,10 @@ class Side:
     alive: bool = True
     warming: bool = False
     """It may make its first steps."""
+    until_s: float = 0.0
+    """Seconds until it stood where its loop begins, or after its first steps where these are made together."""
     waited: float = 0.0
-    """Seconds that it stood where its loop begins."""
+    """Seconds that it stood there."""
     wants: int = 0
     """Threads that want to run, as it starts."""
     stood: float = 0.0
@@ -122,6 +128,11 @@ class Side:
         assert self.trial is not None
         return self.trial
 
+    @property
+    def rest_s(self) -> float:
+        """Seconds that it took from where it stood, by itself."""
+        return self.measured.wall_s - self.until_s
+
 
 class Bench:
     """All sides of an experiment. Leaving the block ends them all."""
@@ -133,8 +144,9 @@ class Bench:
         self.sides: list[Side] = []
         self.shuffle = random.Random(plan.seed)
         self.cores = plan.environment.usable_cores
-        self.crowded = False
-        """Whether sides that started at once had more threads than there are cores."""
+        self.crowded = self.crowded_steps = False
+        """Whether sides that started at once had more threads than there are cores before their loops began; and
+        whether the last ones that were to make first steps together hardly did, since these had."""
         self._looked = 0.0
         self._sockets = Path(tempfile.mkdtemp(prefix="hotlap-"))
         for name in JOURNALS:  # an earlier session may have been killed in the middle of a line
@@ -183,6 +195,7 @@ class Bench:
             nudge=special.nudge,
             redraw=special.redraw,
             turns=str(gate.path),
+            first_steps=PROBE_STEPS if special.together else 0,  # on which no number rests
             cwd=cwd or plan.cwd,
         )
         self.listener.trial(purpose, names(levers))
@@ -202,11 +215,14 @@ class Bench:
             self._share_cores(waiting)
             for side in waiting:
                 self._look(side, 0.05 / len(waiting))
-        for side in sides:
-            side.waited = time.monotonic() - side.begun if side.trial is None else 0.0
+                if side.gate.at_start:
+                    side.until_s = side.took_s
+                    side.run.processes.go_on()  # it may have been stopped since it said so
+        if len(sides) > 1 and any(side.special.together for side in sides):
+            self.crowded_steps = max(side.stood for side in sides) > CROWDED * max(side.until_s for side in sides)
         for side in sides:
             if side.trial is None:
-                side.warming, side.waited = True, time.monotonic() - side.begun - side.waited
+                side.warming, side.waited = True, side.took_s - side.until_s
             while side.trial is None:
                 self._look(side, 0.05)
 
@@ -230,7 +246,7 @@ class Bench:
             if fits and processes.stands_still:
                 processes.go_on()
             elif not fits and not processes.stands_still:
-                self.crowded = True
+                self.crowded |= not any(one.special.together for one in starting)
                 processes.stand_still()
 
     def _look(self, side: Side, seconds: float) -> None:

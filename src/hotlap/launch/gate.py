@@ -77,7 +77,7 @@ class Gate:
 
     @property
     def at_start(self) -> bool:
-        """Whether one stands where its loop begins."""
+        """Whether one stands where its loop begins, or after its first steps (`Session.first_steps`)."""
         return any(rank.step == 0 for rank in self._ranks)
 
     @property
@@ -92,7 +92,7 @@ class Gate:
         return min((rank.step for rank in self._ranks if rank.step), default=0)
 
     def begin(self) -> None:
-        """Let those go on that stand where their loop begins."""
+        """Let those go on that stand there."""
         self._tell([rank for rank in self._ranks if rank.step == 0], {"run": 0})
 
     def tell(self, order: dict[str, Any]) -> None:

@@ -33,7 +33,8 @@ class Settings:
     profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory, profile_stacks: with
     allocations, with Python stacks. capture_steps: steps that the profiler in front of the command is to record, 0 for
     none. every_step: look at the phases of every step, however short. turns: path of the socket at which turns are
-    given once the steps are made (`agent.turnstile`); "" to end then. grace_s: seconds that a process has to end by
+    given once the steps are made (`agent.turnstile`); "" to end then. first_steps: made before it stands still there
+    for the first time; 0 to do so where the loop begins. grace_s: seconds that a process has to end by
     itself after its steps, before it is ended hard, with the exit code hard_code.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     capture_steps: int = 0
     every_step: bool = True
     turns: str = ""
+    first_steps: int = 0
     grace_s: float = 20.0
     hard_code: int = 0
 

@@ -33,12 +33,16 @@ class Budget:
         self.seconds, self.clock = seconds, clock
         self.begun = clock()
         self.at_once = max(AT_ONCE[0], min(cores // 2, AT_ONCE[1]))
-        self.crowded = False
-        """Whether sides that start at once have to wait for each other's threads."""
+        self.crowded = self.crowded_steps = False
+        """Whether sides that start at once have to wait for each other's threads: before their loops, and in steps that
+        they make together."""
         self.boot_s = LEAST_TIMEOUT_S
         """Seconds until a process begins its loop."""
+        self.best_first_s = 0.0
+        """From there until it has made the first steps that are made together: of the best set, whose compiled code is
+        cached."""
         self.warmup_s = self.best_warmup_s = 5.0
-        """From there until it is ready: of the bare command, and of the best set, whose compiled code is cached."""
+        """From where it stands until it is ready, by itself: of the bare command, and of the best set."""
         self.step_s = 0.0
         """Of a step, about."""
         self.least_steps = 1
@@ -62,12 +66,17 @@ class Budget:
         so many steps at least."""
         self.least_steps = least_steps
         self.boot_s = max(1.0, seconds - warmup_s)
-        self.warmup_s = self.best_warmup_s = warmup_s
+        self.warmup_s = warmup_s
+        self.best_took(0.0, warmup_s)
         self.step_s = step_ms / 1000
 
     def start_took(self, seconds: float, warmup_s: float) -> None:
         """Another one did: later ones find files in memory that the first had to read."""
         self.boot_s = min(self.boot_s, max(1.0, seconds - warmup_s))
+
+    def best_took(self, first_s: float, warmup_s: float) -> None:
+        """The best set takes so long in first steps that are made together, and from there until it is ready."""
+        self.best_first_s, self.best_warmup_s = first_s, warmup_s
 
     @property
     def best_start_s(self) -> float:
@@ -75,9 +84,11 @@ class Budget:
         return self.starts_s(1)
 
     def starts_s(self, sides: int) -> float:
-        """Seconds until so many sides are ready: they start at once, and warm up one after another."""
-        waves = sides if self.crowded else -(-sides // self.at_once)
-        return waves * self.boot_s + sides * self.best_warmup_s
+        """Seconds until so many sides are ready: they start and compile at once, and warm up one after another."""
+        waves = -(-sides // self.at_once)
+        boots = sides if self.crowded else waves
+        firsts = sides if self.crowded or self.crowded_steps else waves
+        return boots * self.boot_s + firsts * self.best_first_s + sides * self.best_warmup_s
 
     def turns_s(self, sides: int, rounds: int = ROUNDS) -> float:
         """Seconds that turns of so many sides take."""

@@ -1,7 +1,7 @@
 """What the rooms of the search share: sides, the time that is left, what is known and decided so far."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from hotlap.experiment.judge import Judge
@@ -108,12 +108,15 @@ class State:
     def run(self, purpose: str, levers: Sequence[records.Lever], special: Special | None = None) -> Trial:
         """A run that is ended when it is ready, whatever it costs."""
         self.make_room()
-        return self.bench.once(purpose, levers, special, self.timeout(levers))
+        return self.bench.once(purpose, levers, self._special(levers, special), self.timeout(levers))
 
     def start(self, purpose: str, levers: Sequence[records.Lever], special: Special | None = None) -> Side:
         """Start a side; it is not waited for."""
         self.make_room()
-        return self.bench.start(purpose, levers, special, self.timeout(levers))
+        return self.bench.start(purpose, levers, self._special(levers, special), self.timeout(levers))
+
+    def _special(self, levers: Sequence[records.Lever], special: Special | None) -> Special:
+        return replace(special or Special(), together=self.together(levers))
 
     def started(self, purpose: str, levers: Sequence[records.Lever], special: Special | None = None) -> Side:
         """Start a side and wait for it. Where memory does not hold it beside others, these end first."""
@@ -129,7 +132,7 @@ class State:
     def ready(self, *sides: Side) -> None:
         """Wait until they are, or have failed; later starts are planned by how long that took."""
         self.bench.ready(*sides)
-        self.budget.crowded = self.bench.crowded
+        self.budget.crowded, self.budget.crowded_steps = self.bench.crowded, self.bench.crowded_steps
         took = [(trial.wall_s, trial.warmup_s) for trial in (side.measured for side in sides)]
         known = [(wall_s, warmup_s) for wall_s, warmup_s in took if warmup_s is not None]
         if known:
@@ -142,7 +145,18 @@ class State:
 
     def timeout(self, levers: Sequence[records.Lever]) -> float:
         """Seconds after which a start with these levers counts as hung."""
-        return self.budget.timeout(any(self.levers[one.name].compiles for one in levers if one.name in self.levers))
+        return self.budget.timeout(self.compiles(levers))
+
+    def compiles(self, levers: Sequence[records.Lever]) -> bool:
+        """Whether one of these does."""
+        return any(self.levers[lever.name].compiles for lever in levers if lever.name in self.levers)
+
+    def together(self, levers: Sequence[records.Lever]) -> bool:
+        """Whether sides with these make their first steps at once: those that compile. Not where cuDNN looks for its
+        fastest kernels in them: it has to find the device idle."""
+        known = self.found.baseline is not None
+        searches = known and self.facts.device == "cuda" and self.facts.cudnn_benchmark
+        return self.compiles(levers) and not searches
 
     def trying(self, uses: Sequence[records.Lever], spare: bool = True) -> Special:
         """Of a side that is about these levers. Steps that are much slower than the bare command's end it."""
@@ -210,14 +224,16 @@ class State:
         self.open_ratio = self.open_ratio * ratio if self.unproved else 1.0
         for use in uses:
             self.found.dropped.pop(use.name, None)
-        warmup_s = self.budget.warmup_s
+        boot_s, warmup_s, together = self.budget.boot_s, self.budget.warmup_s, self.together(uses)
         if side is not None:
             self.best.diagnosis = self.bench.diagnosis(side.measured)
-            self.budget.best_warmup_s = max(warmup_s, WARM * (side.measured.warmup_s or 0.0))
-        elif any(self.levers[use.name].compiles for use in uses):
-            self.budget.best_warmup_s = warmup_s + CACHED * self.compiled_s
+            first_s = max(0.0, side.until_s - boot_s) if together else 0.0
+            self.budget.best_took(WARM * first_s, max(warmup_s, WARM * side.rest_s))
+        elif self.compiles(uses):
+            cached_s = CACHED * self.compiled_s
+            self.budget.best_took(*((cached_s, warmup_s) if together else (0.0, warmup_s + cached_s)))
         elif all(self.levers[use.name].stage != "graphs" for use in uses):
-            self.budget.best_warmup_s = warmup_s
+            self.budget.best_took(0.0, warmup_s)
         self.budget.to_prove = self.unproved
         self.budget.bare = sum(one.ready for one in self.bare)
         self.budget.step_s = (self.reference.step_ms / 1000) * (1 + 1 / max(1.0, self.open_ratio)) / 2

@@ -1,11 +1,14 @@
 """A small loop that says its losses: KIND STEPS [WORKERS].
 
 learns: from a DataLoader, with so many workers. still: one batch, and weights that stay, so that all losses are the
-same. crashes: raises after so many steps. slow: as still, a step a second after twenty.
+same. crashes: raises after so many steps. slow: as still, a step a second after twenty. meets: as still, and in its
+third step it waits until another does.
 """
 
+import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -29,6 +32,10 @@ def batches():
     for step in range(steps if kind != "learns" else 0):
         if kind == "slow" and step > 20:
             time.sleep(1.0)
+        if kind == "meets" and step == 2:
+            Path(f"met-{os.getpid()}").touch()
+            while len([*Path().glob("met-*")]) < 2:
+                time.sleep(0.01)
         yield images, labels
 
 
