@@ -5,12 +5,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hotlap.diagnose.findings import compute, host_code, repeated_data, worker_copies
+from hotlap.diagnose.findings import compute, cpu_crowded, host_code, repeated_data, worker_copies
 from hotlap.diagnose.findings import input as waiting
-from hotlap.diagnose.findings._base import Measured
+from hotlap.diagnose.findings._base import CpuUse, Measured
 from hotlap.diagnose.profiled import _left
 from hotlap.levers import settled
-from hotlap.records.run import Facts, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from hotlap.records.run import Facts, HostFacts, LoaderFacts, OptimizerFacts, Phases, RootFacts
 from hotlap.records.trace import TraceReport
 
 LOADER = LoaderFacts(
@@ -71,6 +71,46 @@ def test_findings_name_the_levers_that_what_was_seen_leaves_open() -> None:
 def test_phases_that_do_not_occur_are_left_out() -> None:
     found = compute.find(Measured(10.0, Phases(forward=9.0, backward=0.0, optimizer=0.0), None, None, None))
     assert found is not None and found.evidence == "forward 9.00 ms"
+
+
+USE = CpuUse(usable=2, cores=2, busy_ms=1950.0, used=1.9)
+HOST = HostFacts(steps=10, user_ms=5.0, system_ms=1.0, waited_ms=4.0, threads_waited_ms=4.0)
+
+
+def crowded(use: CpuUse = USE, host: HostFacts = HOST, workers: int = 2, **more: object) -> Measured:
+    """A step of 20 ms: 8 of them wait for batches, and the model's 12 hold 6 of processor time."""
+    of = measured(msgspec.structs.replace(LOADER, iterable=False, workers=workers, asked=20, asked_ms=160.0))
+    facts = msgspec.structs.replace(of.facts, host=host, **more) if of.facts else None
+    return replace(of, step_ms=20.0, phases=Phases(data=8.0, forward=12.0), facts=facts, cpu=use)
+
+
+def test_what_workers_take_of_the_models_cores_is_told_with_the_batches() -> None:
+    """On two cores each that a batch costs is taken from the model too; it was told as computing, or as "threads wait
+    for a core", with "fewer workers" as the advice."""
+    theirs = 6.0 * 32 / (32 + 1)  # of what the model's phases are longer; other work has 1 of 33 ms
+    assert crowded().taken_ms == pytest.approx(theirs)
+    found, computing = waiting.find(crowded()), compute.find(crowded())
+    assert found is not None and found.share == pytest.approx(0.4 + theirs / 20)
+    assert "which lacks them for" in found.evidence and "make each batch cheaper" in found.instead
+    assert computing is not None and computing.share == pytest.approx(0.6 - theirs / 20)
+    assert cpu_crowded.find(crowded()) is None, "these are the same waits"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        crowded(replace(USE, busy_ms=1500.0, used=1.5)),  # a core is idle half of the time
+        crowded(replace(USE, used=0.55)),  # other work has the cores
+        crowded(replace(USE, used=None)),  # not known
+        crowded(host=msgspec.structs.replace(HOST, user_ms=None)),  # of an older hotlap
+        crowded(host=msgspec.structs.replace(HOST, user_ms=19.0)),  # the model needs more of them
+        crowded(workers=0),
+        crowded(world=2),
+        replace(crowded(), gpu_phases=Phases(data=8.0, forward=12.0)),
+    ],
+)
+def test_else_they_take_none(case: Measured) -> None:
+    assert case.taken_ms == 0.0
 
 
 def test_worker_copies() -> None:

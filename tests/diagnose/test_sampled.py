@@ -141,6 +141,36 @@ def test_arguments_of_distributions_that_are_checked_each_time_are_a_cause(
         assert dearest or (left[0].where is not None and left[0].where.line == 2)
 
 
+def test_of_two_causes_in_a_function_the_dearer_one_is_told_though_no_line_of_it_is_the_dearest(tmp_path: Path) -> None:
+    (tmp_path / "memory.py").write_text(
+        "def sample(n):\n    scaled = [p ** 2 for p in priorities]\n    probs = [s / total for s in scaled]\n"
+        "    picks = np.random.choice(len(items), n, p=probs)\n"
+    )
+    rows = (
+        ("other", 0, 4, "sample", "", 30.0),
+        ("other", 0, 2, "sample.<locals>.<listcomp>", "", 26.0),
+        ("other", 0, 3, "sample.<locals>.<genexpr>", "", 24.0),
+        ("other", 0, 99, "main", "", 20.0),
+    )
+    said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "memory.py"),))
+    first, left = with_samples(verdict("host-code", "unknown"), said).findings
+    assert first.title == "a Python loop over single elements" and "50% of it at such lines of sample" in first.evidence
+    assert first.where is not None and first.where.line == 2
+    assert (first.share, left.share) == (pytest.approx(0.25), pytest.approx(0.25))
+
+
+def test_small_operations_at_the_line_of_a_cause_are_not_told_beside_it() -> None:
+    rows = (
+        ("forward", 0, 22, "Net.forward", "torch._Orthogonal.forward", 18.0),
+        ("backward", 0, 46, "main", "torch._engine_run_backward", 77.0),
+    )
+    before = verdict("compute", "compute")
+    where = Place(file="a.py", line=22, function="Net.forward")
+    small = Finding(id="small-ops", bound="launch", share=0.4, where=where, named=True)
+    found = with_samples(msgspec.structs.replace(before, findings=(*before.findings, small)), samples(*rows)).findings
+    assert [one.id for one in found] == ["parametrized-again", "compute"]
+
+
 def test_checks_of_distributions_in_a_model_count_over_the_lines_of_a_function() -> None:
     rows = (
         ("forward", 0, 3, "act", "torch._Simplex.check", 15.0),

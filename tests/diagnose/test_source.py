@@ -36,6 +36,8 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("counts, edges = np.histogram(values, bins=9)", "logging", "np.histogram(values, bins=9)"),
         ("z = F.one_hot(x, 9).float() @ y", "one-hot-product", "F.embedding"),
         ("z = self.rows(F.one_hot(x, 9).float())", "one-hot-product", "F.embedding"),
+        ("z = torch.mm(torch.mm(torch.diag(x), y), batch)", "diagonal-product", "d[:, None] * A * d"),
+        ("z = torch.diag_embed(x) @ y", "diagonal-product", "by broadcasting"),
         ("at = np.random.choice(n, 5, p=weights)", "weighted-draw", "np.searchsorted"),
         ("json.dump(history, file)", "logging", "json.dump(history, file)"),
         ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
@@ -66,6 +68,8 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
         ("Writer.add_histogram", "numpy.bincount", "logging"),
         ("fit", "logging.Logger._log", "logging"),
         ("act", "torch._Simplex.check", "validated-arguments"),
+        ("Net.forward", "torch._Orthogonal.forward", "parametrized-again"),
+        ("Net.forward", "torch.ParametrizationList.forward", "parametrized-again"),
     ],
 )
 def test_a_cause_is_told_by_what_the_host_is_in_too(

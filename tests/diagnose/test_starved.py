@@ -71,6 +71,8 @@ def test_rates_are_of_the_steady_steps_alone() -> None:
     assert (use.usable, use.cores, use.quota, use.seconds) == (4, 16, 3.5, 2.0)
     assert (use.throttled, use.throttled_ms) == (pytest.approx(0.3), pytest.approx(200.0))
     assert (use.steal_ms, use.busy_ms, use.waited_ms, use.running) == (100.0, 2000.0, 250.0, 5)
+    used = [msgspec.structs.replace(one, cpu_percent=100.0 * at) for at, one in enumerate(counted)]
+    assert use.used is None and cpu_use(used, over(109.5, 112.5), LIMITED).used == 2.0
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,12 @@ def test_samples_get_rarer() -> None:
 
 
 def test_cpu_is_counted_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 s of CPU in 4 s are 50%; a child counts from where it was first seen, and no more when it has ended."""
+    """2 s of CPU in 4 s are 50%; a child's are its own until it ends, and its parent's who waited for it then."""
     clock = [100.0]
 
     class Fake:
         def __init__(self, pid: int, spent: float) -> None:
-            self.pid, self.spent, self.before = pid, spent, (clock[0], spent)
+            self.pid, self.spent, self.children = pid, spent, 0.0
 
         def oneshot(self) -> Any:
             return telemetry.contextlib.nullcontext()
@@ -105,33 +105,29 @@ def test_cpu_is_counted_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
         def is_running(self) -> bool:
             return self.spent >= 0
 
-        def cpu_percent(self) -> float:
-            """As psutil has it: since it was asked the last time."""
+        def cpu_times(self) -> Any:
             if self.spent < 0:
                 raise psutil.NoSuchProcess(self.pid)
-            (at, spent), self.before = self.before, (clock[0], self.spent)
-            return 100 * (self.spent - spent) / (clock[0] - at) if clock[0] > at else 0.0
+            return SimpleNamespace(user=self.spent, system=0.0, children_user=self.children, children_system=0.0)
 
         def memory_info(self) -> Any:
             return SimpleNamespace(rss=1000)
 
     root, child = Fake(1, 5.0), Fake(2, 1.0)
     monkeypatch.setattr(telemetry.psutil, "Process", lambda pid: root if pid == 1 else child)
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(aside, "descendants", lambda pid: [child.pid])
     family = Family(1)
     assert family.look() == (None, 2000, 2)
     clock[0], root.spent = 104.0, 7.0
     assert family.look() == (50.0, 2000, 2)
-    clock[0], child.spent = 105.0, -1.0
-    assert family.look() == (0.0, 1000, 1)
+    clock[0], child.spent, root.children = 105.0, -1.0, 1.25  # it went on for a quarter of a second
+    assert family.look() == (25.0, 1000, 1)
+    clock[0], root.children = 106.0, 1.75  # one that was never seen
+    assert family.look() == (50.0, 1000, 1)
     child = Fake(3, 0.5)
-    for _ in range(telemetry.FAMILY_EVERY - 3):
-        clock[0] += 1.0
-        assert family.look() == (0.0, 1000, 1)
     clock[0] += 1.0
-    assert family.look() == (0.0, 2000, 2)
-    clock[0], child.spent = clock[0] + 1.0, 0.75
-    assert family.look() == (25.0, 2000, 2)
+    assert family.look() == (50.0, 2000, 2)
 
 
 class FakeNvml:

@@ -47,9 +47,9 @@ class Pauses:
 
 
 class Counts(NamedTuple):
-    """Counters of this process, of all its threads: since it began, but for those of `Pauses`. system: seconds, pauses:
-    ns. waited: seconds that each thread (by the system's number) was ready to run and had no core. stood: ns, of the
-    one that trains, by a clock that goes on when it does not run less its own."""
+    """Counters of this process, of all its threads: since it began, but for those of `Pauses`. system, user: seconds,
+    pauses: ns. waited: seconds that each thread (by the system's number) was ready to run and had no core. stood: ns,
+    of the one that trains, by a clock that goes on when it does not run less its own."""
 
     waited: dict[int, float]
     faults: int = 0
@@ -60,6 +60,7 @@ class Counts(NamedTuple):
     collections: int = 0
     mallocs: int = 0
     stood: int = 0
+    user: float = 0.0
 
 
 class Cost(NamedTuple):
@@ -95,6 +96,7 @@ class Cost(NamedTuple):
             "faults": sums.faults / steps,
             "major": sums.major / steps,
             "system_ms": 1000 * sums.system / steps,
+            "user_ms": 1000 * sums.user / steps,
             "involuntary": sums.involuntary / steps,
             "stood_ms": sums.stood / 1e6 / steps,
             "waited_ms": None if self.own is None else 1000 * self.own / steps,
@@ -191,6 +193,7 @@ class Host:
             collections=self.pauses.collections,
             mallocs=_mallocs(),
             stood=self.clock() - self.worked(),
+            user=used.ru_utime,
         )
 
 

@@ -36,6 +36,7 @@ def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: 
         return None if before is None or after is None or after < before else (after - before) / seconds
 
     periods, throttled = rate(lambda one: one.periods), rate(lambda one: one.throttled)
+    used = [one.cpu_percent for one in inside if one.cpu_percent is not None]
     running = [one.running for one in seen if one.running is not None]
     return CpuUse(
         usable=use.usable,
@@ -48,6 +49,7 @@ def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: 
         steal_ms=rate(lambda one: one.steal_ms),
         waited_ms=rate(lambda one: one.waited_ms),
         running=median(running) if running else None,
+        used=fmean(used) / 100 if used else None,
     )
 
 

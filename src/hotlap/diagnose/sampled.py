@@ -16,9 +16,11 @@ from . import small_ops
 from .findings.host_code import WITHOUT_A_PROFILE
 from .statements import (
     CELL,
+    DIAGONAL,
     ONE_HOT,
     PAIRS,
     PARAMETERS,
+    PARAMETRIZED,
     THROUGH_NUMPY,
     VALIDATES,
     Cause,
@@ -37,7 +39,7 @@ OF_LATE: Final = {"input": "input", "python": "host-code"}
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
-WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, ONE_HOT, PAIRS))
+WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, DIAGONAL, ONE_HOT, PAIRS, PARAMETRIZED.cause))
 """Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
 MOST_OF_IT: Final = 0.9
 """Of a phase, from which on a cause is all of it."""
@@ -172,12 +174,17 @@ def _parameters(place: Place, inside: str) -> Cause | None:
     return replace(PARAMETERS, bound="launch") if over_parameters(place) else None
 
 
+def _parametrized(place: Place, inside: str) -> Cause | None:
+    return PARAMETRIZED.cause if PARAMETRIZED.is_inside(inside) else None
+
+
 def _validates(place: Place, inside: str) -> Cause | None:
     return VALIDATES.cause if VALIDATES.is_inside(inside) else None
 
 
 IN_FUNCTIONS: Final = (
     (_validates, "check arguments of distributions"),
+    (_parametrized, "compute a parametrization"),
     (_by_numpy, "compute with numpy"),
     (_pairs, "hold all pairs"),
     (_parameters, "go through parameters"),
@@ -264,11 +271,12 @@ def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:
-    """Whether it is code of the loop at a line that another finding has as its cause."""
-    if finding.id != "host-code" or finding.named or finding.where is None:
+    """Whether it is code of the loop, or small operations, at a line that another finding has as its cause."""
+    if finding.where is None or not ((finding.id == "host-code" and not finding.named) or finding.id == "small-ops"):
         return False
     at = finding.where.file, finding.where.line
-    return any(one.named and one.where is not None and (one.where.file, one.where.line) == at for one in findings)
+    others = (one.where for one in findings if one.named and one is not finding and one.where is not None)
+    return any((where.file, where.line) == at for where in others)
 
 
 def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
@@ -341,13 +349,28 @@ def _explained(
     def cause_of(place: Place, inside: str) -> Cause | None:
         return cause_at(place, device, ranks, inside) or (None if inside else elements(place))
 
+    of = file, _without_comprehension(function)
+    known = [
+        (row, one)
+        for row in own
+        if (row[1], _without_comprehension(row[3])) == of
+        and (one := cause_of(_place(samples, row), row[4])) is not None
+    ]
+    took: defaultdict[str, float] = defaultdict(float)
+    for row, one in known:
+        took[one.id] += row[5]
     cause = cause_of(where, inside)
+    if cause is not None and finding.id in PHASE_OF and took[cause.id] < max(took.values()):  # less than another one
+        row, cause = max(known, key=lambda each: (took[each[1].id], each[0][5]))
+        where, inside = _place(samples, row), row[4]
+        said = f"{took[cause.id] / total:.0%} {whose} at such lines of {of[1]}"
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
     checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
-    if cause is None and (checked := sum(row[5] for row in checks) / total) >= LEAST_SHARE:
+    if cause is None and (checked := sum(row[5] for row in checks)) >= LEAST_SHARE * total:
+        cause, rest = VALIDATES.cause, finding.evidence
+        took[cause.id] = checked
+        finding, said = found, f"{checked / total:.0%} of it in such checks"
         most = max(checks, key=lambda row: row[5])
-        file, function, cause, rest = most[1], most[3], VALIDATES.cause, finding.evidence
-        finding, said = found, f"{checked:.0%} of it in such checks"
         found = msgspec.structs.replace(finding, where=_place(samples, most), evidence=f"{rest}; {said}")
     found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
@@ -355,11 +378,7 @@ def _explained(
         return (_communication(found, inside, waits, cause is not None),)
     if cause is None or finding.id not in PHASE_OF:
         return (found,)
-    of = file, _without_comprehension(function)
-    alike = (row for row in own if (row[1], _without_comprehension(row[3])) == of)
-    known = ((row, cause_of(_place(samples, row), row[4])) for row in alike)
-    part = sum(row[5] for row, one in known if one is not None and one.id == cause.id) / total
-    return _divided(finding, found, part, diagnosis.step_ms)
+    return _divided(finding, found, took[cause.id] / total, diagnosis.step_ms)
 
 
 def _issued(finding: Finding, samples: Samples) -> Finding:

@@ -72,8 +72,21 @@ VALIDATES: Final = Known(
     ),
     inside=re.compile(r"torch\.(_\w+\.check|Distribution\.(__init__|_validate_sample))"),
 )
+PARAMETRIZED: Final = Known(
+    Cause(
+        "parametrized-again",
+        "a parametrization is computed at each use of its weight",
+        "`torch.nn.utils.parametrizations` (orthogonal, weight_norm, spectral_norm) make the weight anew each time "
+        "that it is read, and the backward goes through all of that",
+        "`with torch.nn.utils.parametrize.cached():` around the forward, in which the weight is made once; or read it "
+        "once, before the loop",
+        "compute",
+    ),
+    inside=re.compile(r"torch\.(_Orthogonal|_WeightNorm|_SpectralNorm|ParametrizationList)\..*"),
+)
 KNOWN: Final = (
     VALIDATES,
+    PARAMETRIZED,
     Known(
         Cause(
             "collect",
@@ -277,6 +290,15 @@ ONE_HOT: Final = Cause(
     "`F.embedding(index, weight)` or `nn.Embedding`, or `weight[index]`, in place of the product",
     "compute",
 )
+DIAGONAL: Final = Cause(
+    "diagonal-product",
+    "a product with a diagonal matrix",
+    "all of a row is multiplied by zeros, to scale its elements by one number each",
+    "scale by broadcasting: `d[:, None] * A * d` for `diag(d) @ A @ diag(d)`; what is the same in each step once, "
+    "before the loop",
+    "compute",
+)
+_ONE_HOT, _DIAGONAL = frozenset({"one_hot"}), frozenset({"diag", "diag_embed"})
 PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
 
@@ -303,8 +325,9 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
             return _with(known.cause, f"{function}(...)")
     if over_parameters(place):
         return PARAMETERS
-    if _multiplies_one_hot(own, function_at(place) or own):
-        return ONE_HOT
+    for made_by, cause, modules in ((_ONE_HOT, ONE_HOT, True), (_DIAGONAL, DIAGONAL, False)):
+        if _multiplies(own, function_at(place) or own, made_by, modules):
+            return cause
     return None
 
 
@@ -323,16 +346,20 @@ def elements(place: Place, nested: bool = False) -> Cause | None:
     return _with(ELEMENTS, _short(loops[0] if head is None else head))
 
 
-def _multiplies_one_hot(own: ast.stmt, function: ast.AST) -> bool:
-    """Whether the statement multiplies by what `one_hot` made, in it or before it in the function, or hands that to a
-    module of the model's."""
+def _multiplies(own: ast.stmt, function: ast.AST, made_by: frozenset[str], modules: bool = False) -> bool:
+    """Whether the statement multiplies by what a function of one of these names made, in it or before it in the
+    function. modules: or hands that to a module of the model's."""
     products = [one for one in ast.walk(own) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult)]
     operands = [operand for one in products for operand in (one.left, one.right)]
     for call in calls_in(own):
         name = name_of(call)
-        if name.split(".")[-1] in PRODUCTS or name.startswith("self."):
+        if name.split(".")[-1] in PRODUCTS or (modules and name.startswith("self.")):
             operands += call.args
-    return any(_holds(operand, _is_one_hot, function) for operand in operands)
+
+    def is_it(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and name_of(node).split(".")[-1] in made_by
+
+    return any(_holds(operand, is_it, function) for operand in operands)
 
 
 def of_all_pairs(place: Place) -> bool:
@@ -358,10 +385,6 @@ def _holds(node: ast.AST, is_it: Callable[[ast.AST], bool], function: ast.AST) -
     made = [one for one in ast.walk(function) if isinstance(one, ast.Assign) and any(map(is_it, ast.walk(one.value)))]
     names = {ast.unparse(target) for one in made for target in one.targets}
     return any(is_it(one) or (isinstance(one, ast.expr) and ast.unparse(one) in names) for one in ast.walk(node))
-
-
-def _is_one_hot(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and name_of(node).split(".")[-1] == "one_hot"
 
 
 def _new_dimension(node: ast.expr) -> str:

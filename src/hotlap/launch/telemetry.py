@@ -1,6 +1,7 @@
 """Samples what the machine does while a command runs: a thread of the parent, outside of the user's processes."""
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ FAMILY_EVERY: Final = 4
 """Samples between two looks for new processes: a look reads all processes of the machine. What a process does before it
 is seen is not counted."""
 JOIN_S: Final = 2.0
+CORES: Final = os.cpu_count() or 1
 THROTTLE: Final = (
     (0x2, "application clocks"),
     (0x4, "power cap"),
@@ -89,23 +91,38 @@ class Family:
     def __init__(self, pid: int) -> None:
         self.pid, self.looks = pid, 0
         self.known: dict[int, psutil.Process] = {}
+        self._last = 0.0, 0.0
+        """When it was looked last, and seconds of processor time in all by then."""
+        self._owed_s = 0.0
         with contextlib.suppress(psutil.Error):
             self.known[pid] = psutil.Process(pid)
 
     def look(self) -> tuple[float | None, int | None, int]:
-        """CPU percent since the last look, resident bytes, number of processes."""
+        """CPU percent since the last look, resident bytes, number of processes.
+
+        What a process did that ended is its parent's, who waited for it: so it counts, if only then, where it was never
+        seen, as loader workers that live for an epoch. What is more than all cores can have done since the last look is
+        told with the next ones."""
         if self.looks % FAMILY_EVERY == 0:
             note_family(self.pid, self.known)
         self.looks += 1
-        cpu, rss = 0.0, 0
+        cpu_s, rss, now = 0.0, 0, time.monotonic()
         for pid, process in list(self.known.items()):
             try:
                 with process.oneshot():
-                    cpu += process.cpu_percent()  # of one that is new 0: it counts from here on
+                    times = process.cpu_times()
+                    cpu_s += times.user + times.system + times.children_user + times.children_system
                     rss += process.memory_info().rss
             except psutil.Error:
                 del self.known[pid]
-        return cpu if self.looks > 1 else None, rss if self.known else None, len(self.known)
+        (then, before_s), self._last = self._last, (now, cpu_s)
+        if self.looks == 1 or now <= then:
+            return None, rss if self.known else None, len(self.known)
+        owed_s = self._owed_s + max(0.0, cpu_s - before_s)
+        spent_s = min(owed_s, CORES * (now - then))
+        self._owed_s = owed_s - spent_s
+        cpu = 100 * spent_s / (now - then)
+        return cpu, rss if self.known else None, len(self.known)
 
 
 @contextlib.contextmanager

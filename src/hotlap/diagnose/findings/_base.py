@@ -12,6 +12,8 @@ DRAINED_SHARE = 0.05
 
 LEAST_COST = 0.01
 """Of the step: what costs less at most is not told."""
+FULL = 0.85
+"""Of the cores, that are kept busy."""
 STARVED_SHARE = 0.05
 """Of the step outside of the model, below which nothing is lost where the host has work ahead for the device."""
 
@@ -30,7 +32,7 @@ class CpuUse:
     it ran out. ms a second: throttled_ms: that threads were held then, summed over cores; busy_ms, steal_ms: of all its
     cores, at work and taken by the hypervisor; waited_ms: that main threads of its processes were ready and had no
     core. running: threads of the machine that had or wanted a
-    core, median.
+    core, median. used: cores that the command kept busy, in the mean.
     """
 
     usable: int
@@ -43,6 +45,13 @@ class CpuUse:
     steal_ms: float | None = None
     waited_ms: float | None = None
     running: float | None = None
+    used: float | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether hardly a core was ever idle."""
+        own = self.used is not None and self.used >= FULL * self.usable
+        return own or (self.busy_ms is not None and self.busy_ms >= FULL * 1000 * self.cores)
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,24 @@ class Measured:
     def host_matters(self) -> bool:
         """Whether a slower host makes the step slower: not where the device always has work queued."""
         return not self.cuda or self.drained or self.share("data", "h2d", "other") >= STARVED_SHARE
+
+    @property
+    def taken_ms(self) -> float:
+        """Of a step on the CPU, how long the model had no core since loader workers had it: what the step is longer
+        than its waits for batches and the processor time of the process that trains, as far as it is theirs and not
+        other work's; 0 where cores were idle, or the workers need less of them than the model."""
+        host, use, loader = self.facts.host if self.facts else None, self.cpu, self.loader
+        if host is None or host.user_ms is None or use is None or use.used is None or not use.full:
+            return 0.0
+        if self.cuda or loader is None or not loader.workers or self.facts is None or self.facts.world > 1:
+            return 0.0
+        own = host.user_ms + host.system_ms
+        workers = use.used * self.step_ms - own
+        if workers < own:
+            return 0.0
+        others = max(0.0, (use.busy_ms or 0.0) / 1000 - use.used) * self.step_ms
+        longer = self.step_ms - (self.phases.data or 0.0) - own / max(1, min(self.facts.threads, use.usable))
+        return max(0.0, longer) * workers / (workers + others)
 
     @property
     def nvml(self) -> str:

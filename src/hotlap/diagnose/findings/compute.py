@@ -37,9 +37,9 @@ NAMED = 3
 
 def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, unless the device only waits for launches there, and without what the
-    backward holds of an exchange between ranks."""
+    backward holds of an exchange between ranks, or workers take of the cores."""
     waiting = waited(measured)
-    share = measured.share(*MODEL) - held(measured) - waiting
+    share = measured.share(*MODEL) - held(measured) - waiting - measured.taken_ms / measured.step_ms
     if share <= (LEAST_COST if waiting else 0.0):
         return None
     root = measured.root

@@ -25,7 +25,8 @@ def find(measured: Measured) -> Finding | None:
     facts, host = measured.facts, measured.facts.host if measured.facts else None
     if facts is None or host is None or host.threads_waited_ms is None or not measured.host_matters:
         return None
-    own, every, step = host.waited_ms or 0.0, host.threads_waited_ms, measured.step_ms
+    step, taken_ms = measured.step_ms, measured.taken_ms  # what workers take is told with the batches
+    own, every = max(0.0, (host.waited_ms or 0.0) - taken_ms), max(0.0, host.threads_waited_ms - taken_ms)
     if host.waited_ms is not None and own < LEAST_COST * step:
         every = own
     workers = (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0

@@ -20,14 +20,18 @@ ON_DEVICE = "; a dataset that fits on the device: keep its tensors there and ind
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: the data phase; on CUDA what the device waited there: a wait that it does not feel is free."""
-    share = measured.share("data")
+    """Share: the data phase; on CUDA what the device waited there: a wait that it does not feel is free. On the CPU
+    also what workers take of the model's cores."""
+    taken_ms = measured.taken_ms
+    share = min(1.0, measured.share("data") + taken_ms / measured.step_ms)
     loader = measured.loader
     if share < LEAST or loader is None:
         return None
     evidence = f"next(DataLoader) takes {ms(measured.phases.data or 0)} of host time a step"
     if measured.gpu_phases is not None:
         evidence += f"; the device stands still for {ms(measured.gpu_phases.data or 0)}"
+    if taken_ms:
+        evidence += f"; all cores are busy, more with workers than with the model, which lacks them for {ms(taken_ms)}"
     return Finding(
         id="input",
         bound="input",
@@ -37,9 +41,8 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{evidence}; {counted(loader.workers, 'worker')}",
         why=_why(measured, loader),
         instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
-        if _handed_over(loader)
-        else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
-        + _cheaper(measured, loader),
+        if _handed_over(measured, loader)
+        else _in_processes(measured, loader) + _cheaper(measured, loader),
         levers=answering("input", *(("threads",) if measured.facts and measured.facts.device == "cuda" else ())),
     )
 
@@ -48,7 +51,7 @@ def _why(measured: Measured, loader: LoaderFacts) -> str:
     if not loader.workers:
         return "batches are made in the training process, one after another, while the model stands still"
     there = f"{loader.asked - loader.late} of {loader.asked} batches were there when they were asked for"
-    if _handed_over(loader):
+    if _handed_over(measured, loader):
         return f"{there}: what takes the time is to take one over from its worker, not to make it"
     slowly = "the workers make batches more slowly than the model uses them up"
     if loader.asked < ENOUGH or not loader.asked_ms:
@@ -58,9 +61,22 @@ def _why(measured: Measured, loader: LoaderFacts) -> str:
     )
 
 
-def _handed_over(loader: LoaderFacts) -> bool:
+def _in_processes(measured: Measured, loader: LoaderFacts) -> str:
+    if _full(measured):
+        return "make each batch cheaper: more workers find no core"
+    return f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
+
+
+def _full(measured: Measured) -> bool:
+    """Whether workers leave no core idle."""
+    return bool(measured.cpu and measured.cpu.full and measured.loader and measured.loader.workers)
+
+
+def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
     """Whether most of the time went to batches that had been made when they were asked for. (Workers that deliver
-    together are waited for at one batch of many.)"""
+    together are waited for at one batch of many.) Not told where a batch that is there waits for a core too."""
+    if _full(measured):
+        return False
     return loader.asked >= ENOUGH and loader.late_ms < MOSTLY * loader.asked_ms
 
 
