@@ -48,6 +48,8 @@ rule._rank_quantile = functools.cache(rule._rank_quantile)  # half of the time o
 PROCESS_SDS: Final = (0.002, 0.01, 0.03, 0.05)
 TURN_SDS: Final = (0.01, 0.05, 0.2)
 GAIN: Final = 1.05
+AT_ONCE: Final = 7
+"""Sides that start at once, as on a host of a GPU."""
 PROOFS: Final = 4
 """Of a tune, which share their processes of the bare command."""
 DRIFT: Final = (0.01, 0.002)
@@ -78,7 +80,10 @@ class Machine:
 
     sequential, given, memory = "", (), False
 
-    def __init__(self, draw: np.random.Generator, process_sd: float, turn_sd: float, kind: str, gain: float) -> None:
+    def __init__(
+        self, draw: np.random.Generator, process_sd: float, turn_sd: float, kind: str, gain: float,
+        at_once: int = AT_ONCE,
+    ) -> None:  # fmt: skip
         self.draw, self.process_sd, self.turn_sd, self.kind, self.gain = draw, process_sd, turn_sd, kind, gain
         self.speed, self.turns_differ, self.open_ratio = 0.0, turn_sd, max(gain, LEAST_GAIN)
         self.numbers = itertools.count()
@@ -86,10 +91,12 @@ class Machine:
         self.listener = SimpleNamespace(step=lambda *_: None)
         self.bench = self
         self.budget = SimpleNamespace(
-            seconds=math.inf, left=math.inf, at_once=4, crowded=False, best_start_s=1.0, starts_s=lambda _: 1.0,
-            turns_s=lambda *_: math.inf, proof_s=0.0,
+            seconds=math.inf, left=math.inf, at_once=at_once, crowded=False, best_start_s=1.0, starts_s=lambda _: 1.0,
+            turns_s=lambda *_: math.inf, proof_s=0.0, proof_of=lambda _: 1.0,
         )  # fmt: skip
-        self.best = SimpleNamespace(levers=[LEVER])
+        self.best = SimpleNamespace(levers=[LEVER], diagnosis=SimpleNamespace(peak_bytes=1, memory_bytes=2**40))
+        self.facts = SimpleNamespace(peak_rss_bytes=1)
+        self.plan = SimpleNamespace(environment=SimpleNamespace(memory_gib=8.0))
         self.judge = SimpleNamespace(runs_left=lambda levers: 0)
         self.side = None
         self.reference = self.start("baseline", ())
@@ -140,14 +147,15 @@ class Machine:
         return comparison.ratio, len(comparison.after)
 
 
-def simulate(seed: int, process_sd: float, turn_sd: float, kind: str, tries: int, gain: float = 1.0) -> dict[str, Any]:
+def simulate(seed: int, process_sd: float, turn_sd: float, kind: str, tries: int, gain: float = 1.0,
+             at_once: int = AT_ONCE) -> dict[str, Any]:  # fmt: skip
     """So many comparisons on machines of one kind; PROOFS of them on each."""
     draw = np.random.default_rng(seed)
     proved = screened = through = covered = starts = 0
     tunes: set[int] = set()
     for at in range(tries):
         if at % PROOFS == 0:
-            machine = Machine(draw, process_sd, turn_sd, kind, gain)
+            machine = Machine(draw, process_sd, turn_sd, kind, gain, at_once)
         passed = machine.passes_screening()
         ratio, took = machine.proves()
         screened += passed

@@ -19,7 +19,7 @@ def test_what_is_no_gain_is_hardly_ever_proved() -> None:
 
 
 def test_a_gain_of_five_percent_is_proved_on_a_quiet_machine_with_few_starts() -> None:
-    row = false_gains.simulate(9, 0.002, 0.01, "normal", tries=40, gain=false_gains.GAIN)
+    row = false_gains.simulate(9, 0.002, 0.01, "normal", tries=40, gain=false_gains.GAIN, at_once=2)
     assert row["proved"] >= 0.95 and row["through"] >= 0.95 and row["starts"] < 3.5
 
 
@@ -50,7 +50,7 @@ def one_look(seed: int, process_sd: float, turn_sd: float, kind: str, gain: floa
 
     draw, proved = np.random.default_rng(seed), 0
     for _ in range(tries):
-        machine = false_gains.Machine(draw, process_sd, turn_sd, kind, gain)
+        machine = false_gains.Machine(draw, process_sd, turn_sd, kind, gain, at_once=2)
         machine.open_ratio = 10.0  # so that it begins with two starts
         machine.budget.left, machine.budget.starts_s = 1e9, lambda _: 1e12
         ratio, starts = machine.proves()

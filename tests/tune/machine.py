@@ -167,6 +167,7 @@ class Machine:
     """Share of the step in which the device waits for the host."""
     peak_mib: Callable[[Uses], float] = lambda uses: 1000.0
     rows: Callable[[Uses], float | None] = lambda uses: 32.0
+    memory_gib: float = 80.0
     room: int = 100
     """Sides that memory holds at once."""
     length: int | None = None
@@ -386,6 +387,7 @@ class Machine:
             mode="train", bound=self.bound(uses_of(trial.levers)), step_ms=step,
             spread=Spread(p10=step, p50=step, p90=step), phases=Phases(forward=step), steady_steps=20,
             findings=(Finding(id="x", bound="launch", share=self.launch, title="", evidence="", why="", instead=""),),
+            peak_bytes=1000 * 2**20, memory_bytes=self.memory_gib * 2**30,
         )  # type: ignore[arg-type]  # fmt: skip
 
     def rank(self, trial: Trial) -> Any:

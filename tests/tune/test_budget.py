@@ -201,10 +201,15 @@ def test_a_proof_is_planned_by_how_long_starts_take_once_files_are_in_memory(tun
     assert kept(found) == ["a"] and machine.spent < 170
 
 
-def test_where_all_start_at_once_a_proof_begins_with_three_of_each(tune: Tune) -> None:
-    for cores, starts in ((2, 2), (16, 3)):
-        found, machine = tune([starter("a", 0.6)], factors(a=0.7), cores=cores)
-        assert found.proved.starts == starts == len(machine.starts("prove"))
+@pytest.mark.parametrize(("cores", "budget", "starts"), [(2, 600.0, 2), (16, 600.0, 4), (16, 100.0, 3), (10, 600.0, 3)])
+def test_where_all_start_at_once_a_proof_begins_with_more_of_each(
+    cores: int, budget: float, starts: int, tune: Tune
+) -> None:
+    """Four only where as much time is left after them, and memory surely holds all."""
+    found, machine = tune([starter("a", 0.6)], factors(a=0.7), cores=cores, budget=budget)
+    assert found.proved.starts == starts == len(machine.starts("prove"))
+    little, _ = tune([starter("a", 0.6)], factors(a=0.7), cores=cores, budget=budget, memory_gib=15.0)
+    assert little.proved.starts == min(starts, 3)
 
 
 def test_more_sides_start_at_once_where_there_are_cores() -> None:
@@ -221,7 +226,7 @@ def test_what_compiles_in_first_steps_counts_once_for_all_that_start_together() 
     budget.to_prove, budget.bare = True, 1
     budget.best_took(0.25 * 80.0, 8.0)
     assert budget.best_start_s == 21 + 20 + 8
-    assert budget.starts_s(4) == 21 + 20 + 4 * 8 and budget.starts_s(7) == 2 * (21 + 20) + 7 * 8
+    assert budget.starts_s(4) == 21 + 20 + 4 * 8 and budget.starts_s(8) == 2 * (21 + 20) + 8 * 8
     assert 85 < budget.least_proof_s < 105
     budget.crowded_steps = True
     assert budget.starts_s(4) == 21 + 4 * (20 + 8)

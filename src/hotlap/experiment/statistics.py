@@ -114,9 +114,11 @@ def effects(rounds: Sequence[Mapping[int, float]]) -> dict[int, Effect]:
     return found
 
 
-def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: int = 0, last: bool = False) -> Ratio:
+def between_processes(
+    before: Sequence[Effect], after: Sequence[Effect], look: int = 0, last: bool = False, first: bool = False
+) -> Ratio:
     """Of the processes of two sides that took turns. look: which, for the rule that proves; last: no time is left for
-    another one.
+    another one; first: there were none before, whose levels it has.
 
     Without an interval where each side has but one process.
     """
@@ -127,7 +129,7 @@ def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: i
     squares = sum((one.log - fmean(o.log for o in side)) ** 2 for side in (before, after) for one in side)
     left_open = fmean(one.error**2 for one in (*before, *after))
     error = math.sqrt(max(squares / free, left_open) * (1 / len(before) + 1 / len(after)))
-    return _by_t(ratio, error, free, look, last)
+    return _by_t(ratio, error, free, look, last, first)
 
 
 def of_pairs(logs: Sequence[float], look: int = 0, last: bool = False) -> Ratio:
@@ -139,12 +141,12 @@ def of_pairs(logs: Sequence[float], look: int = 0, last: bool = False) -> Ratio:
     return _by_t(ratio, math.sqrt(squares / free / len(logs)), free, look, last)
 
 
-def _by_t(ratio: float, error: float, free: int, look: int, last: bool) -> Ratio:
+def _by_t(ratio: float, error: float, free: int, look: int, last: bool, first: bool = False) -> Ratio:
     from scipy import stats  # two thirds of the time that `hotlap run` takes to start, were it imported above
 
     half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
     interval = Interval(low=ratio * math.exp(-half), high=ratio * math.exp(half))
-    alpha = sum(LOOKS[look:] if last and ratio >= LARGE else LOOKS[look : look + 1])
+    alpha = sum(LOOKS[0 if first else look : None if last and ratio >= LARGE else look + 1])
     sure = alpha > 0 and math.log(ratio) > float(stats.t.ppf(1 - alpha, free)) * error
     return Ratio(ratio, interval, sure and ratio >= LEAST_GAIN)
 

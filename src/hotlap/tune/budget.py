@@ -18,7 +18,7 @@ FEWEST: Final = 2
 LONGER: Final = 1.125
 """In the mean, and half a step more: turns are drawn (`experiment.side.drawn`)."""
 LEAST_TIMEOUT_S: Final = 30.0
-AT_ONCE: Final = (2, 6)
+AT_ONCE: Final = (2, 7)
 """Sides that start at once: on few cores, which they share, and on many. Each has two cores between."""
 
 
@@ -97,15 +97,16 @@ class Budget:
     @property
     def proof_s(self) -> float:
         """Seconds set aside for a proof."""
-        return self._proof_s(STARTS) if self.to_prove else 0.0
+        return self.proof_of(STARTS) if self.to_prove else 0.0
 
     @property
     def least_proof_s(self) -> float:
         """Seconds that one takes at least."""
-        return self._proof_s(FEWEST) if self.to_prove else 0.0
+        return self.proof_of(FEWEST) if self.to_prove else 0.0
 
-    def _proof_s(self, sides: int) -> float:
-        """With so many starts with the levers, as many of the bare command less those that wait, and few turns."""
+    def proof_of(self, sides: int) -> float:
+        """Seconds that one takes with so many starts with the levers, as many of the bare command less those that wait,
+        and few turns."""
         starts = sides + max(0, sides - self.bare)
         return MARGIN * (self.starts_s(starts) + self.turns_s(2 * sides, LEAST_ROUNDS))
 

@@ -40,6 +40,8 @@ MOST_ROUNDS = 40
 """Where the budget allows for no more looks."""
 NARROW_ENOUGH = 0.05
 """Half-width of an interval."""
+BESIDE_BYTES = 2**30
+"""What a process holds beside what its allocator, or its peak, tells: CUDA's context, libraries."""
 SURE = 0.004
 OF_GAIN = 0.05
 """Standard error of what a process's turns say of it, as a logarithm; or of the gain's own, where that is more."""
@@ -52,7 +54,8 @@ class Comparison:
     """The best set beside the bare command."""
 
     def __init__(self, state: State) -> None:
-        self.state, self.look = state, 0
+        self.state, self.look, self.began = state, 0, 0
+        """The running look, and the first one."""
         self.fresh: list[Side] = []
         """What was started for it."""
         self.levers = list(state.best.levers)
@@ -75,30 +78,45 @@ class Comparison:
         state, budget = self.state, self.state.budget
         against = names(state.given) if state.given else "the bare command"
         state.say(f"prove  {names(self.levers)} against {against}, from fresh starts")
-        first = self._first()
-        for self.look in range(first, len(LOOKS)):
-            if self.look > first and budget.left < self._look_s:
+        self.began = self._first()
+        for look in range(self.began, len(LOOKS)):
+            self.look = look
+            if look > self.began and budget.left < self._look_s:
                 self.short = True
             else:
-                (self._sequential if state.sequential else self._turns)(self.look)
+                (self._sequential if state.sequential else self._turns)(look)
             if self.short and not self.failed and not self.ratio.proved:
                 self.ratio = self._judge(last=True)
             if self.short or self.failed or self._decided():
                 return
 
     def _first(self) -> int:
-        """The look to begin with. Where there is time, with three starts of each: they tell more than two, where they
-        come at once, and where turns differ too much for what was measured to be proved by two and many turns."""
-        state = self.state
-        if state.sequential or state.memory or state.budget.left < state.budget.proof_s:
+        """The look to begin with. Where there is time, with more than two starts of each: three, where they come at
+        once, and where turns differ too much for what was measured to be proved by two and many turns; four, where
+        these come at once, memory holds all, and half of the time is left then. Their intervals are a quarter
+        narrower."""
+        state, budget = self.state, self.state.budget
+        if state.sequential or state.memory or budget.left < budget.proof_s:
             return 0
-        if not state.budget.crowded and 2 * (STARTS + 1) - len(self.before) <= state.budget.at_once:
-            return 1
+        for look in (2, 1):
+            starts = STARTS + look
+            if budget.crowded or 2 * starts - len(self.before) > budget.at_once:
+                continue
+            if look == 1 or (budget.left > 2 * budget.proof_of(starts) and self._fit(2 * starts)):
+                return look
         if state.open_ratio == 1:  # of a remembered set nothing is known
             return 0
         error = state.turns_differ / math.sqrt(ROUNDS[0])
         before, after = ([Effect(log, error)] * STARTS for log in (math.log(state.open_ratio), 0.0))
         return 0 if between_processes(before, after).proved else 1
+
+    def _fit(self, sides: int) -> bool:
+        """Whether the memory surely holds so many of them."""
+        one, host = self.state.best.diagnosis, self.state.bench.plan.environment.memory_gib * 2**30
+        if one.peak_bytes is None or one.memory_bytes is None:
+            return False
+        on_host = self.state.facts.peak_rss_bytes or 0
+        return sides * (one.peak_bytes + BESIDE_BYTES) < one.memory_bytes and sides * on_host < host / 2
 
     @property
     def _look_s(self) -> float:
@@ -163,7 +181,7 @@ class Comparison:
         if state.sequential or self.failed:
             return
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
-        most = ROUNDS[min(look, len(ROUNDS) - 1)]
+        most = sum(ROUNDS[: look + 1]) if look == self.began else ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = state.budget.turns_s(len(sides), most)
         last = state.budget.left - seconds < self._look_s
         if last:  # what parity is likely to take is left for it
@@ -194,7 +212,7 @@ class Comparison:
             return False
         known = effects(self.turns)
         before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
-        self._judge = partial(between_processes, before, after, look)
+        self._judge = partial(between_processes, before, after, look, first=look == self.began)
         self.ratio = self._judge()
         return True
 
