@@ -21,8 +21,9 @@ def test_long_steps_are_looked_at_and_named(runner: Runner) -> None:
     line = 1 + [text.endswith("# line: save") for text in (SCRIPTS / "long_steps.py").read_text().splitlines()].index(
         True
     )
-    assert (found.lines[0][2], found.lines[0][3]) == (line, "save")
-    assert not any("profile" in row[4] for row in found.lines), "nothing of the windows"
+    assert found.lines[0][1][-1][1:] == (line, "save") and found.lines[0][1][0][2] == "<module>"
+    assert found.usual and not any(one[1] == line for one in found.usual)
+    assert not any("profile" in row[2] for row in found.lines), "nothing of the windows"
 
 
 def test_the_verdict_has_their_number_share_and_line(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_pauses_and_faults_are_counted_from_the_warm_step_on() -> None:
         kept = bytearray(64 * 2**20)
         found = looked_at(counted, host.SURE[0] - host.WARM_STEPS)
     finally:
-        gc.callbacks.remove(counted.pauses)
+        gc.callbacks.remove(counted.pauses.callback)
     assert found is not None and found["steps"] == (steps := host.SURE[0] - host.WARM_STEPS)
     assert found["collections"] >= 1 and found["gc_ms"] > 0
     assert found["faults"] * steps * 4096 >= 0.5 * len(kept) or found["faults"] > 1  # huge pages make fewer

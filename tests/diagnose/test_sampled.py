@@ -359,10 +359,16 @@ def test_python_at_the_line_of_a_wait_is_told_with_it() -> None:
 )
 def test_long_steps_have_the_line_that_takes_their_time(line: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"def save(state, path):\n    {line}\n")
+    main, saves = (0, 9, "main"), (0, 7, "train")
     found = LongSamples(
         looks=40,
         files=(str(tmp_path / "train.py"),),
-        lines=(("other", 0, 2, "save", "torch.save", 900.0), ("forward", 0, 99, "Net.forward", "", 2000.0)),
+        lines=(
+            ("other", (main, saves, (0, 2, "save")), "torch.save", 900.0),
+            ("other", (main, (0, 5, "train")), "", 90.0),
+            ("forward", (main, (0, 4, "train"), (0, 99, "Net.forward")), "", 2000.0),
+        ),
+        usual=(main, (0, 4, "train"), (0, 5, "train")),
     )
     before = verdict("long-steps", "unknown")
     title = msgspec.structs.replace(before.findings[0], title="every 20th step takes 32 times as long", where=None)
@@ -370,6 +376,9 @@ def test_long_steps_have_the_line_that_takes_their_time(line: str, said: str, tm
     (one,) = with_long_steps(before, found).findings
     assert one.where == Place(file=str(tmp_path / "train.py"), line=2, function="save")
     assert one.title == f"every 20th step takes 32 times as long{said}"
+    elsewhere = msgspec.structs.replace(found, usual=(*found.usual, (0, 2, "save")))  # as a forward in an evaluation
+    (called,) = with_long_steps(before, elsewhere).findings
+    assert called.where is not None and (called.where.line, called.where.function) == (7, "train")
     assert with_long_steps(before, msgspec.structs.replace(found, looks=3)) == before
     assert with_long_steps(before, msgspec.structs.replace(found, files=())) == before
 

@@ -7,10 +7,14 @@ what comes before the first steps that are warm, or after the last one. Where a 
 was probed their difference is not told, and where one held an evaluation only if most steps do.
 """
 
+import functools
 import gc
+import itertools
+import operator
 import resource
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from operator import add, sub
 from typing import Any, NamedTuple
@@ -25,31 +29,60 @@ SURE = (20, 40)
 """Steps that the counters are read at however short they were: a short run has few others."""
 COSTS = 1000
 """Times as long as a reading takes until the next one: a thousandth of the time goes into them."""
+REMEMBERED = 256
+"""Collections, between two readings."""
 MOST_THREADS = 256
 """Threads that are looked at, a few times in a run: one costs about 10 microseconds."""
 
 
 class Pauses:
-    """Time in Python's cyclic collector, of whichever thread: it holds the interpreter's lock meanwhile."""
+    """Time in Python's cyclic collector, of whichever thread: it holds the interpreter's lock meanwhile.
+
+    The collector's callback runs no Python code. A signal that comes in a collection, as Ctrl-C, is handled in the next
+    such code, and what its handler raises in a callback of the collector is lost: so the job would not end. Each call
+    of `callback` (phase, info) writes the time twice into a ring, so a collection is four places of it.
+    """
 
     def __init__(self) -> None:
+        self._ring = array("q", bytes(8 * 4 * REMEMBERED))
+        places = itertools.cycle(range(len(self._ring)))
+        writes = map(self._ring.__setitem__, places, iter(time.perf_counter_ns, None))
+        told = map(operator.is_, writes, itertools.repeat(0))  # what `max` can compare
+        self.callback = functools.partial(max, key=functools.partial(next, told))
+        self._until = 0
+        self._before = 0
         self.ns = 0
         self.collections = 0
-        self._begun = 0
 
-    def __call__(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            self._begun = time.perf_counter_ns()
-        elif self._begun:
-            self.ns += time.perf_counter_ns() - self._begun
-            self.collections += 1
-            self._begun = 0
+    def install(self) -> None:
+        """Count from now on."""
+        gc.callbacks.append(self.callback)
+        gc.collect(0)
+        if self._ring[4]:  # another thread was in a collection, whose end came first
+            gc.callbacks.remove(self.callback)
+        self._until, self._before = time.perf_counter_ns(), _collections()
+
+    def read(self) -> None:
+        """Take in what came since the last reading. Of more than REMEMBERED collections the last stand for all."""
+        if self.callback not in gc.callbacks:
+            return
+        now, count = time.perf_counter_ns(), _collections()
+        pairs = zip(self._ring[1::4], self._ring[2::4], strict=True)
+        took = [end - begun for begun, end in pairs if self._until < begun <= end]
+        came, self._until, self._before = count - self._before, now, count
+        self.collections += came
+        self.ns += sum(took) * max(1, came) // max(1, len(took)) if len(took) == REMEMBERED else sum(took)
+
+
+def _collections() -> int:
+    """How many there were."""
+    return sum(one["collections"] for one in gc.get_stats())
 
 
 class Counts(NamedTuple):
     """Counters of this process, of all its threads: since it began, but for those of `Pauses`. system, user: seconds,
     pauses: ns. waited: seconds that each thread (by the system's number) was ready to run and had no core. stood: ns,
-    of the one that trains, by a clock that goes on when it does not run less its own."""
+    of the one that trains, by a clock that goes on when it does not run less its own; clock: that one."""
 
     waited: dict[int, float]
     faults: int = 0
@@ -61,6 +94,7 @@ class Counts(NamedTuple):
     mallocs: int = 0
     stood: int = 0
     user: float = 0.0
+    clock: int = 0
 
 
 class Cost(NamedTuple):
@@ -97,6 +131,7 @@ class Cost(NamedTuple):
             "major": sums.major / steps,
             "system_ms": 1000 * sums.system / steps,
             "user_ms": 1000 * sums.user / steps,
+            "took_ms": sums.clock / 1e6 / steps,
             "involuntary": sums.involuntary / steps,
             "stood_ms": sums.stood / 1e6 / steps,
             "waited_ms": None if self.own is None else 1000 * self.own / steps,
@@ -124,7 +159,7 @@ class Host:
 
     def install(self) -> None:
         """Begin to count pauses."""
-        gc.callbacks.append(self.pauses)
+        self.pauses.install()
 
     def begin_anew(self, kind: str = "") -> None:
         """In a child process, which has counters of its own; or where it turns out that the command trains."""
@@ -182,6 +217,7 @@ class Host:
 
     def _now(self) -> Counts:
         """What is not told by the system is 0."""
+        self.pauses.read()
         used = resource.getrusage(resource.RUSAGE_SELF)
         return Counts(
             waited=waited(),
@@ -194,6 +230,7 @@ class Host:
             mallocs=_mallocs(),
             stood=self.clock() - self.worked(),
             user=used.ru_utime,
+            clock=self.clock(),
         )
 
 

@@ -91,14 +91,22 @@ class Places:
     def innermost_of(self, frames: Iterable[Call], through_backward: bool = False) -> Place | None:
         """The same of calls, from the innermost one on."""
         for code, line in frames:
-            at = self._known.get(code.co_filename)
-            if at is None:
-                at = self._number(code.co_filename)
+            at = self._of(code.co_filename)
             if at >= 0:
                 return at, line, code.co_qualname
             if code is ENGINE_CODE and not through_backward:
                 return None
         return None
+
+    def all_of(self, frames: Iterable[Call]) -> list[Place]:
+        """All frames of the user's, the outermost first."""
+        found = [(self._of(code.co_filename), line, code.co_qualname) for code, line in frames]
+        return [one for one in reversed(found) if one[0] >= 0]
+
+    def _of(self, name: str) -> int:
+        """Number of a file, -1 of one that is not the user's."""
+        at = self._known.get(name)
+        return self._number(name) if at is None else at
 
     def caller(self) -> tuple[str, int, str] | None:
         """File, line and function of the user's code that led here."""

@@ -24,6 +24,8 @@ from .process_tree import read
 INTERVAL_S: Final = 0.002
 SWITCH_S: Final = 0.0002
 AGENT: Final = os.path.dirname(__file__)
+SEAMS: Final = frozenset({"seams.py", "guard.py"})
+"""Files of it through which the script's own calls go."""
 MOST: Final = 5_000
 """Different places that are kept; time at others is in `left_out_ms`."""
 
@@ -37,6 +39,8 @@ LONG, LONG_S = 3.0, 0.1
 """A step is long that takes so many times what those took that were sampled, in the median, and so many seconds."""
 LONG_LOOK_S, LONG_LOOKS = 0.05, 1000
 """Between looks at long steps, and how many there are at most."""
+USUAL_LOOKS, MOST_FRAMES = 60, 16
+"""Looks at other steps; frames of the user's that are kept of a look, the innermost."""
 
 Key = tuple[str, int, int, str, str]
 """Phase; index into files, line, function; the function that it is in with its package, where not the user's."""
@@ -135,8 +139,8 @@ class Samples:
     def _count(self, stack: list[Call], ns: int) -> None:
         self.looks += 1
         code = stack[0][0]
-        if os.path.dirname(code.co_filename) == AGENT:
-            self.own_ns += ns  # hotlap's own work; what it calls for the script is in folders below, or not Python
+        if self._is_own(stack):
+            self.own_ns += ns
             return
         leaf = code.co_qualname
         place: Place = self.places.innermost_of(stack, through_backward=True) or (-1, 0, "")
@@ -146,9 +150,21 @@ class Samples:
         else:
             self.left_out_ns += ns
 
+    def _is_own(self, stack: list[Call]) -> bool:
+        """Whether it is hotlap's own work, such as a write of its records, which is in Python's own code: it comes
+        before any code of the user's. What it calls for the script is in folders below, or in SEAMS, or not Python."""
+        for code, _ in stack:
+            folder, name = os.path.split(code.co_filename)
+            if folder == AGENT and name not in SEAMS:
+                return True
+            if self.places.users(code.co_filename):
+                return False
+        return False
+
 
 class LongSteps(Samples):
-    """The same of later steps that take much longer; the document of long.json, written after each of them."""
+    """The same of later steps that take much longer, with all frames of the user's; the document of long.json, written
+    after each of them. Some looks at other steps tell which lines they have in common."""
 
     def __init__(
         self,
@@ -164,6 +180,9 @@ class LongSteps(Samples):
         super().__init__(thread, phase, guarded)
         self.least_ns = max(LONG * usual_ns, LONG_S * 1e9)
         self.began, self.write = began, write
+        self.paths: dict[tuple[Any, ...], int] = {}
+        self.usual: set[Place] = set()
+        self.usual_looks = 0
         self._looking = threading.Thread(target=guarded, args=(self._run,), name="hotlap-samples", daemon=True)
 
     def begin(self) -> None:
@@ -175,24 +194,55 @@ class LongSteps(Samples):
         self._stop.set()
         self._looking.join(timeout=1.0)
 
+    def document(self) -> dict[str, Any]:
+        """Plain lists, as the file holds them; the most time first."""
+        rows = sorted(self.paths.items(), key=lambda item: -item[1])
+        return {
+            "looks": self.looks,
+            "files": self.places.files,
+            "lines": [[phase, list(path), inside, ns / 1e6] for (phase, path, inside), ns in rows],
+            "usual": sorted(self.usual),
+        }
+
     def _run(self) -> None:
         said, last = 0, time.perf_counter_ns()
+        open_: tuple[int, list[Place]] | None = None
+        """When a step began that was looked at, which is not known to be short, and where it was."""
         while self.looks < LONG_LOOKS and not self._stop.wait(LONG_LOOK_S):
-            now = time.perf_counter_ns()
-            if now - self.began() >= self.least_ns:
+            began, now = self.began(), time.perf_counter_ns()
+            if open_ is not None and began - open_[0] < self.least_ns and began != open_[0]:
+                self.usual_looks += 1
+                self.usual |= {*open_[1]}
+            if open_ is not None and began != open_[0]:
+                open_ = None
+            long = now - began >= self.least_ns
+            if long or (open_ is None and self.usual_looks < USUAL_LOOKS):
                 stack = self._seen()
                 if not stack:
                     break
-                self._count(stack, now - last)
-            elif self.looks > said:
+                if long:
+                    self._took(stack, now - last)
+                elif not self._is_own(stack):
+                    open_ = began, self.places.all_of(stack)
+            if not long and self.looks > said:
                 said = self._say()
             last = now
         if self.looks > said:
             self._say()
 
+    def _took(self, stack: list[Call], ns: int) -> None:
+        if self._is_own(stack):
+            return
+        self.looks += 1
+        path = tuple(self.places.all_of(stack)[-MOST_FRAMES:])
+        code = stack[0][0]
+        inside = "" if path and code.co_qualname == path[-1][2] else package_of(code.co_filename) + code.co_qualname
+        key = self.phase(), path, inside
+        if key in self.paths or len(self.paths) < MOST:
+            self.paths[key] = self.paths.get(key, 0) + ns
+
     def _say(self) -> int:
-        rows = {name: value for name, value in self.document().items() if name in {"looks", "files", "lines"}}
-        self.write(rows)
+        self.write(self.document())
         return self.looks
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
-from hotlap.records.profile import LongSamples, SampledLine, Samples, WorkerSamples
+from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame, WorkerSamples
 
 from . import small_ops
 from .findings.host_code import WITHOUT_A_PROFILE
@@ -45,6 +45,8 @@ MOST_OF_IT: Final = 0.9
 """Of a phase, from which on a cause is all of it."""
 CALLS: Final = frozenset({"sync", "allocator"})
 """Findings of a trace about calls in which the host waits."""
+MOSTLY_THERE: Final = 0.6
+"""Of long steps' own code."""
 ISSUES: Final = frozenset({"forward", "optimizer", "other"})
 """Phases in which the loop's thread issues work itself."""
 KEPT: Final = 0.2
@@ -91,25 +93,36 @@ def with_samples(
 
 
 def with_long_steps(diagnosis: Diagnosis, samples: LongSamples) -> Diagnosis:
-    """The verdict with the line and the cause of steps that take much longer than the others."""
-    rows = Samples(looks=samples.looks, files=samples.files, lines=samples.lines)
-    own = [row for row in rows.lines if row[0] == "other"]
-    by_line, total = _by_line(rows, own), sum(row[5] for row in own)
-    if rows.looks < LEAST_LOOKS or not by_line or not total:
+    """The verdict with the line and the cause of steps that take much longer than the others: from the loop on, the
+    innermost line that most of their time is under and that other steps do not come to."""
+    own = [row for row in samples.lines if row[0] == "other" and all(one[0] < len(samples.files) for one in row[1])]
+    total = sum(row[3] for row in own)
+    at: UserFrame | None = None
+    share, inside, depth = 0.0, "", 0
+    while own:
+        took: defaultdict[UserFrame, float] = defaultdict(float)
+        for row in own:
+            if len(row[1]) > depth:
+                took[row[1][depth]] += row[3]
+        most = max(took, key=lambda one: took[one], default=None)
+        if most is None or took[most] < MOSTLY_THERE * total or (at is not None and most in samples.usual):
+            break
+        own = [row for row in own if len(row[1]) > depth and row[1][depth] == most]
+        if most not in samples.usual:
+            at, share = most, took[most] / total
+            inside = max(own, key=lambda row: row[3])[2] if all(len(row[1]) == depth + 1 for row in own) else ""
+        depth += 1
+    if samples.looks < LEAST_LOOKS or at is None:
         return diagnosis
-    (file, line, function), at_line, in_it = _dearest(rows, by_line)
-    share = max(sum(row[5] for row in at_line), in_it) / total
-    if share < LEAST_SHARE:
-        return diagnosis
-    inside, where = max(at_line, key=lambda row: row[5])[4], Place(file=rows.files[file], line=line, function=function)
+    where = Place(file=samples.files[at[0]], line=at[1], function=at[2])
     cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
 
     def told(one: Finding) -> Finding:
         if one.id != "long-steps":
             return one
-        said = f"; {share:.0%} of their own code's time is " + (f"in {function}" if in_it else "at this line")
         why = one.why.replace(f"; {WITHOUT_A_PROFILE}", "")
-        found = msgspec.structs.replace(one, where=where, why=why, evidence=one.evidence + said)
+        evidence = f"{one.evidence}; {share:.0%} of their own code's time is under this line, which others do not reach"
+        found = msgspec.structs.replace(one, where=where, why=why, evidence=evidence)
         if cause is None:
             return found
         return msgspec.structs.replace(_with(found, cause), title=f"{one.title}: {cause.title}")

@@ -60,11 +60,11 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
                 traces = traces or read_traces(run.path, found)
             rank = _looked_at(run, traces.balance)
             found = with_traces(found, traces, Measured.place_of(rank.facts.feeding) if rank.facts else None)
+        if (long := rank.document(LongSamples)) is not None:
+            found = with_long_steps(found, long)
         if (samples := rank.document(Samples)) is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank))
-        if (long := rank.document(LongSamples)) is not None:
-            found = with_long_steps(found, long)
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found

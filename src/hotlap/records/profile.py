@@ -66,6 +66,10 @@ SampledLine = tuple[str, int, Count, str, str, Ms]
 (`json.JSONDecoder.decode`), where that is not the user's; ms over all steps."""
 
 
+UserFrame = tuple[Count, Count, str]
+"""Index into `files`, line, function."""
+
+
 Beside = tuple[int, Count, str, float]
 """Index into `files`, line, function where another thread of Python was most often; the share of the time it ran."""
 
@@ -86,12 +90,15 @@ class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
 class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread in steps that take much longer than those that were sampled.
 
-    looks: how often the thread was looked at. files: that lines point to. lines: as in `Samples`.
+    looks: how often the thread was looked at. files: that lines point to. lines: each is phase; frames of the user's,
+    the outermost first, each as index into `files`, line, function; the function that the thread was in with its
+    package, where that is not the user's; ms. usual: frames of some looks at other steps.
     """
 
     looks: Count = 0
     files: tuple[str, ...] = ()
-    lines: tuple[SampledLine, ...] = ()
+    lines: tuple[tuple[str, tuple[UserFrame, ...], str, Ms], ...] = ()
+    usual: tuple[UserFrame, ...] = ()
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):

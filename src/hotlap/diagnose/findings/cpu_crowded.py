@@ -26,7 +26,9 @@ def find(measured: Measured) -> Finding | None:
     if facts is None or host is None or host.threads_waited_ms is None or not measured.host_matters:
         return None
     step, taken_ms = measured.step_ms, measured.taken_ms  # what workers take is told with the batches
-    own, every = max(0.0, (host.waited_ms or 0.0) - taken_ms), max(0.0, host.threads_waited_ms - taken_ms)
+    part = step / host.took_ms if host.took_ms else 1.0  # of the few steps that were counted, others may take less
+    own = max(0.0, part * (host.waited_ms or 0.0) - taken_ms)
+    every = max(0.0, part * host.threads_waited_ms - taken_ms)
     if host.waited_ms is not None and own < LEAST_COST * step:
         every = own
     workers = (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0

@@ -35,7 +35,7 @@ def find(measured: Measured) -> Finding | None:
         title=f"{which} takes {long.long_ms / long.usual_ms:.0f} times as long",
         evidence=f"{len(long.steps)} steps take {ms(long.long_ms)} in the mean, the others {ms(long.usual_ms)}: "
         f"{long.share:.0%} of the time; phases and other findings are of the steps without",
-        why=f"what the loop does in these alone, such as a checkpoint, a rollout or a log; {WITHOUT_A_PROFILE}",
+        why=f"what the loop does in these alone, such as an evaluation, a checkpoint or a rollout; {WITHOUT_A_PROFILE}",
         instead="make it cheaper, do it less often, or beside the loop, in a thread or a process",
         named=True,
     )
