@@ -69,6 +69,9 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
         ("fit", "logging.Logger._log", "logging"),
         ("act", "torch._Simplex.check", "validated-arguments"),
         ("Net.forward", "torch._Orthogonal.forward", "parametrized-again"),
+        ("fit", "torch.Tensor.__format__", "tensor-as-text"),
+        ("fit", "torch._Formatter.__init__", "tensor-as-text"),
+        ("fit", "torch._tensor_str_with_formatter", "tensor-as-text"),
         ("Net.forward", "torch.ParametrizationList.forward", "parametrized-again"),
     ],
 )

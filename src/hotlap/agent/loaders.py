@@ -161,7 +161,7 @@ class Making:
             return
         used = [_cpu_s(pid) for pid in workers]
         own = _private_bytes(workers[0]) if facts["objects"] else 0
-        took_s = _threads_s(workers[0])
+        took_s = _threads_s(workers[-1])  # in a profiled run the first has a thread of ours (`samples.WorkerSamples`)
         now = time.perf_counter()
         if self._before is None:
             self._before = now, used, own, took_s

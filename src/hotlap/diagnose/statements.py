@@ -89,6 +89,17 @@ KNOWN: Final = (
     PARAMETRIZED,
     Known(
         Cause(
+            "tensor-as-text",
+            "tensors are formatted as text",
+            "each is reduced and copied several times to choose a format, and on a device the host waits; an f-string "
+            "does so before a logger looks at its level",
+            "only in the steps that show it: `if step % 50 == 0:`; `logger.debug('%s', x)` formats nothing that is not "
+            "shown, and of one number `x.item()` is enough",
+        ),
+        inside=re.compile(r"torch\.(Tensor\.__(format|repr|str)__|_(tensor_)?str\w*|_Formatter\..*)"),
+    ),
+    Known(
+        Cause(
             "collect",
             "Python's garbage collector is called",
             "it goes through all objects of the program each time, and frees what reference counts free anyway",
