@@ -12,7 +12,7 @@ def sampled(ran: Ran) -> None:
     assert one.dataset == "Packed" and one.looks >= 10
     phase, file, line, function, _, took_ms = one.lines[0]
     assert phase == "data" and one.files[file].endswith("slow_workers.py") and took_ms > 0
-    assert function.startswith("Packed.__getitem__") and line == 22
+    assert function.startswith("Packed.__getitem__") and line == 24
     assert not any("main" in row[3] for row in one.lines), "below the worker's loop are the parent's frames"
 
 

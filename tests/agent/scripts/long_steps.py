@@ -29,7 +29,7 @@ def main(kind):
         torch._dynamo.config.recompile_limit = 1000
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     for at in range(1, 201 if kind == "shapes" else 151):
-        x = torch.ones(2 + (max(0, at - 48) // 4 if kind == "shapes" else 0), 4)
+        x = torch.ones(2 + (max(0, at - 42) // 4 if kind == "shapes" else 0), 4)
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
