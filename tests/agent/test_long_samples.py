@@ -30,7 +30,7 @@ def test_the_verdict_has_their_number_share_and_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hotlap", "run", "--profile", "--out", str(tmp_path / "run"), sys.executable]
     subprocess.run([*command, str(SCRIPTS / "long_steps.py"), "saves"], capture_output=True, check=True)
     (said,) = [one for one in verdict(tmp_path / "run").findings if one.id == "long-steps"]
-    assert said.title.startswith("every 30th step takes ") and said.share > 0.1
+    assert said.title.startswith("one step in 30 takes ") and said.share > 0.1
     assert said.where is not None and said.where.function == "save"
 
 

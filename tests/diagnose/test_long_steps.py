@@ -57,3 +57,13 @@ def test_other_findings_are_of_the_steps_without_them() -> None:
     beside = {one.id: one.share for one in findings_of(replace(measured(), long=found))}
     assert found is not None and beside.pop("long-steps") == found.share
     assert beside == {name: pytest.approx(share * (1 - found.share)) for name, share in plain.items()}
+
+
+def test_the_title_says_how_often() -> None:
+    titles = [
+        next(
+            one.title for one in findings_of(replace(measured(), long=long_of(steps, "host"))) if one.id == "long-steps"
+        )
+        for steps in (run(21, 800.0, 105), [step(at, 800.0 if at in {7, 31, 80} else 10.0) for at in range(100)])
+    ]
+    assert titles == ["one step in 21 takes 80 times as long", "a step now and then takes 80 times as long"]

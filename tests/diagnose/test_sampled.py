@@ -352,6 +352,12 @@ def test_python_at_the_line_of_a_wait_is_told_with_it() -> None:
     (found_named,) = with_samples(msgspec.structs.replace(before, findings=(wait, named)), samples()).findings
     assert (found_named.title, found_named.instead, found_named.named) == ("the cache is emptied", "leave it", True)
     assert len(with_samples(msgspec.structs.replace(before, findings=(wait, elsewhere)), samples()).findings) == 2
+    less = msgspec.structs.replace(wait, id="sync", bound="sync", share=0.1)
+    shares = [
+        one.share
+        for one in with_samples(msgspec.structs.replace(before, findings=(less, wait, python)), samples()).findings
+    ]
+    assert shares == [0.5, 0.1], "it is told once"
 
 
 @pytest.mark.parametrize(
@@ -371,11 +377,11 @@ def test_long_steps_have_the_line_that_takes_their_time(line: str, said: str, tm
         usual=(main, (0, 4, "train"), (0, 5, "train")),
     )
     before = verdict("long-steps", "unknown")
-    title = msgspec.structs.replace(before.findings[0], title="every 20th step takes 32 times as long", where=None)
+    title = msgspec.structs.replace(before.findings[0], title="one step in 20 takes 32 times as long", where=None)
     before = msgspec.structs.replace(before, findings=(title,))
     (one,) = with_long_steps(before, found).findings
     assert one.where == Place(file=str(tmp_path / "train.py"), line=2, function="save")
-    assert one.title == f"every 20th step takes 32 times as long{said}"
+    assert one.title == f"one step in 20 takes 32 times as long{said}"
     elsewhere = msgspec.structs.replace(found, usual=(*found.usual, (0, 2, "save")))  # as a forward in an evaluation
     (called,) = with_long_steps(before, elsewhere).findings
     assert called.where is not None and (called.where.line, called.where.function) == (7, "train")

@@ -1,9 +1,9 @@
 """The windows of a profiled run: heavy instruments, one at a time, each over a few steady steps.
 
-In order, a step or more each: where the training thread is (`samples`; from then on in steps that take much longer, to
-the end), the lines that call ops (`lines`), the lines
+In order, a step or more each: where the training thread is (`samples`), the lines that call ops (`lines`), the lines
 that wait for the device (CUDA), one step in which torch.profiler warms up, the steps that it records, and where memory
-is asked for as many whose allocations on the device are kept (CUDA). All of these, and the step in which the trace is
+is asked for as many whose allocations on the device are kept (CUDA). From the first on, to the end, steps that take
+much longer are looked at too. All of these, and the step in which the trace is
 written, are marked `probe`, so that no time is quoted from them. Ranks begin at the same step and take the same
 windows.
 

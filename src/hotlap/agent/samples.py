@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any, Final
 
+from hotlap.records.steady import FAR_LONGER
+
 from .lines import Call, Place, Places, calls, package_of
 from .process_tree import read
 
@@ -35,8 +37,6 @@ WORKER_LOOKS, WORKER_S = 500, 20.0
 """At a worker that does something, and of its time, at most."""
 WORKER_ROWS: Final = 200
 LONGEST_FILE: Final = 1 << 20
-LONG, LONG_S = 3.0, 0.1
-"""A step is long that takes so many times what those took that were sampled, in the median, and so many seconds."""
 LONG_LOOK_S, LONG_LOOKS = 0.05, 1000
 """Between looks at long steps, and how many there are at most."""
 USUAL_LOOKS, MOST_FRAMES = 60, 16
@@ -178,7 +178,8 @@ class LongSteps(Samples):
         """usual_ns: of a step. began: when the running one did, on time.perf_counter_ns; now, of one that is not to be
         looked at."""
         super().__init__(thread, phase, guarded)
-        self.least_ns = max(LONG * usual_ns, LONG_S * 1e9)
+        longer, least_ms = FAR_LONGER
+        self.least_ns = max(longer * usual_ns, least_ms * 1e6)
         self.began, self.write = began, write
         self.paths: dict[tuple[Any, ...], int] = {}
         self.usual: set[Place] = set()
@@ -210,10 +211,10 @@ class LongSteps(Samples):
         """When a step began that was looked at, which is not known to be short, and where it was."""
         while self.looks < LONG_LOOKS and not self._stop.wait(LONG_LOOK_S):
             began, now = self.began(), time.perf_counter_ns()
-            if open_ is not None and began - open_[0] < self.least_ns and began != open_[0]:
-                self.usual_looks += 1
-                self.usual |= {*open_[1]}
             if open_ is not None and began != open_[0]:
+                if began - open_[0] < self.least_ns:
+                    self.usual_looks += 1
+                    self.usual |= {*open_[1]}
                 open_ = None
             long = now - began >= self.least_ns
             if long or (open_ is None and self.usual_looks < USUAL_LOOKS):

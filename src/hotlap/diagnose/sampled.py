@@ -264,23 +264,30 @@ def _with(finding: Finding, cause: Cause) -> Finding:
 
 
 def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Those of calls in which the host waits, each with Python's own time at the same line, and its cause."""
-    waiting = {one.where for one in findings if one.id in CALLS and one.where is not None}
-    own = {one.where: one for one in findings if one.id == "host-code" and one.where in waiting}
+    """Those of calls in which the host waits, the dearest at a line with Python's own time there, and its cause."""
+    own: dict[Place | None, Finding] = {}
+    waits: dict[Place | None, Finding] = {}
     for one in findings:
-        python = own.get(one.where) if one.where else None
-        if python is None or one.id not in CALLS:
-            if one is not python:
-                yield one
-            continue
-        cost_ms = None if one.cost_ms is None or python.cost_ms is None else one.cost_ms + python.cost_ms
-        evidence = f"{one.evidence}; at this line also {python.evidence}"
-        whole = msgspec.structs.replace(one, share=one.share + python.share, cost_ms=cost_ms, evidence=evidence)
-        if python.named:
-            instead = f"{python.instead}; {one.instead}" if one.id == "sync" else python.instead
-            said = {"title": python.title, "why": python.why, "instead": instead}
-            whole = msgspec.structs.replace(whole, named=True, **said)
-        yield whole
+        if one.id == "host-code":
+            own.setdefault(one.where, one)
+        elif one.id in CALLS and (one.where not in waits or waits[one.where].share < one.share):
+            waits[one.where] = one
+    for one in findings:
+        python, wait = own.get(one.where), waits.get(one.where)
+        if one.where is None or python is None or wait is None or (one is not python and one is not wait):
+            yield one
+        elif one is wait:
+            yield _with_python(wait, python)
+
+
+def _with_python(wait: Finding, python: Finding) -> Finding:
+    cost_ms = None if wait.cost_ms is None or python.cost_ms is None else wait.cost_ms + python.cost_ms
+    evidence = f"{wait.evidence}; at this line also {python.evidence}"
+    whole = msgspec.structs.replace(wait, share=wait.share + python.share, cost_ms=cost_ms, evidence=evidence)
+    if not python.named:
+        return whole
+    instead = f"{python.instead}; {wait.instead}" if wait.id == "sync" else python.instead
+    return msgspec.structs.replace(whole, named=True, title=python.title, why=python.why, instead=instead)
 
 
 def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:

@@ -401,12 +401,11 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: number that the means are over. faults: pages that the kernel had to map, mostly memory that was given back
     and is asked for again; major: pages that were read from a disk, among the faults; system_ms, user_ms: processor
-    time in the kernel and outside of it, of all threads (user_ms None: of an older hotlap); took_ms: a step took, of
-    these steps (None: of an older hotlap); involuntary: times that a
-    thread was taken off a core and would have gone on; stood_ms: time that the thread that trains did not run;
-    waited_ms: of it, ready to run and without a core; threads_waited_ms: as waited_ms, of all threads of the process,
-    summed (None: the system does not tell); gc_ms: in Python's cyclic garbage collector; collections: of that
-    collector, their number in all.
+    time in the kernel and outside of it, of all threads; took_ms: a step took, of these steps (both None: of an older
+    hotlap); involuntary: times that a thread was taken off a core and would have gone on; stood_ms: time that the
+    thread that trains did not run; waited_ms: of it, ready to run and without a core; threads_waited_ms: as waited_ms,
+    of all threads of the process, summed (None: the system does not tell); gc_ms: in Python's cyclic garbage collector;
+    collections: of that collector, their number in all.
     """
 
     steps: Count

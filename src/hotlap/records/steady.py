@@ -21,6 +21,8 @@ WINDOW_LONG: Final = 2
 AGREE: Final = 1.25
 GIVE_UP: Final = 60
 STALL: Final = 3.0
+FAR_LONGER: Final = 3.0, 100.0
+"""Times what a step takes in the median, and ms: from both on a step is the exception, and looked at by itself."""
 
 
 class Steady(NamedTuple):

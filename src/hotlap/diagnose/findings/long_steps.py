@@ -8,12 +8,11 @@ from statistics import fmean, median
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import Step
+from hotlap.records.steady import FAR_LONGER
 
 from ._base import LongSteps, Measured
 from .host_code import WITHOUT_A_PROFILE
 
-LONG, LEAST_MS = 3.0, 100.0
-"""Times what a step takes in the median, and ms: `agent.samples` looks at such steps."""
 LEAST = 0.1
 """Of all steps' time, what long ones take beyond that of the others."""
 MOST = 0.2
@@ -26,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
     long = measured.long
     if long is None:
         return None
-    which = f"every {long.every}th step" if long.every else "a step now and then"
+    which = f"one step in {long.every}" if long.every else "a step now and then"
     return Finding(
         id="long-steps",
         bound="unknown",
@@ -46,11 +45,13 @@ def long_of(steps: Sequence[Step], clock: str) -> LongSteps | None:
     own code, as far as that is known."""
     times = {one.step: took for one in steps if (took := one.gpu_ms if clock == "device" else one.wall_ms) is not None}
     usual = median(times.values()) if times else 0.0
-    long = [one for one in steps if times.get(one.step, 0.0) > max(LONG * usual, LEAST_MS)]
+    longer, least_ms = FAR_LONGER
+    long = [one for one in steps if times.get(one.step, 0.0) > max(longer * usual, least_ms)]
     if not 2 <= len(long) <= MOST * len(times):
         return None
+    numbers = frozenset(one.step for one in long)
     known = [one for one in long if one.phases is not None]
-    others = [one.phases.other or 0.0 for one in steps if one.phases is not None and one not in long]
+    others = [one.phases.other or 0.0 for one in steps if one.phases is not None and one.step not in numbers]
     more = [(one.phases.other or 0.0) - fmean(others) for one in known if one.phases is not None] if others else []
     beyond = sum(times[one.step] - usual for one in long)
     if beyond < LEAST * sum(times.values()) or not more:
@@ -59,7 +60,7 @@ def long_of(steps: Sequence[Step], clock: str) -> LongSteps | None:
         return None
     gap, count = Counter(two.step - one.step for one, two in pairwise(long)).most_common(1)[0]
     return LongSteps(
-        steps=frozenset(one.step for one in long),
+        steps=numbers,
         usual_ms=usual,
         long_ms=fmean(times[one.step] for one in long),
         share=beyond / sum(times.values()),
