@@ -29,6 +29,14 @@ def test_a_script_that_ends_whenever_it_does(tune: Tune, length: int) -> None:
     assert sorted(kept(found)) == ["a", "compile", "s"] and [*found.dropped] == ["vain"]
 
 
+@pytest.mark.parametrize("length", [55, 75, 100, 130])
+def test_what_could_not_be_switched_in_time_is_tried_before_what_compiles(length: int, tune: Tune) -> None:
+    """Seen on a public BERT of 100 steps: casts that won 2.4x "were not tried", as a compiler was tried first."""
+    levers = [FakeLever("a", 0.6), FakeLever("vain", 0.5), FakeLever("b", 0.5), compiler("whole", costs_s=1000.0)]
+    found, _ = tune(levers, factors(a=0.5, b=0.8), length=length, budget=500.0)
+    assert sorted(kept(found)) == ["a", "b"] and "no gain" in found.dropped["vain"].why
+
+
 def test_where_memory_holds_two(tune: Tune) -> None:
     found, machine = tune(LEVERS, STEP, room=2)
     assert sorted(kept(found)) == ["a", "compile", "s"] and found.proved.ratio == pytest.approx(1 / 0.336)

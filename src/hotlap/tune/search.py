@@ -267,7 +267,7 @@ class Search:
             if live:
                 kept = self._screened(stage) or kept
             least = AGAIN if stage == "first" else 1.0
-            kept = self._one_by_one(stage, live, least) or kept
+            kept = self._one_by_one(stage, live and not state.sequential, least) or kept  # that may be known since then
             if not kept:
                 return
             if stage in {"compiler", "graphs"}:
@@ -283,7 +283,7 @@ class Search:
         state, kept = self.state, False
         while self._can_switch(stage) and (cheap := [one for one in together(state, stage) if not one.lever.costs_s]):
             kept = screen(state, cheap) or kept
-        while dear := [one for one in candidates(state, stage) if one.lever.switchable and one.lever.costs_s]:
+        while self._can_switch(stage) and (dear := self._dear(stage)):
             first = min(dear, key=lambda one: one.lever.costs_s)
             kept = screen(state, [first]) or kept
             known = state.found.dropped.get(first.lever.name)
@@ -294,6 +294,10 @@ class Search:
             if candidate.lever.switchable and not candidate.lever.costs_s:
                 kept = self._in_place(candidate) or kept
         return kept
+
+    def _dear(self, stage: Stage) -> list[Candidate]:
+        """Those that can be switched and cost something to switch."""
+        return [one for one in candidates(self.state, stage) if one.lever.switchable and one.lever.costs_s]
 
     def _once_more(self) -> None:
         """What cost no compilation, when something was compiled or recorded: what won nothing may do so now, as casts
