@@ -68,7 +68,7 @@ def test_a_side_for_which_there_is_no_room_is_no_levers_fault(tune: Tune) -> Non
 def test_what_is_measured_of_two_runs_has_no_interval(tune: Tune, how: dict[str, Any]) -> None:
     found, _ = tune([starter("a", 0.6), starter("b", 0.5)], factors(a=0.7, b=0.7), **how)
     assert worths(found) == pytest.approx({"a": 1 / 0.7, "b": 1 / 0.7})
-    assert all(one.worth.interval is None for one in found.state.kept())
+    assert all(one.worth.interval is None and one.worth.by == "one after another" for one in found.state.kept())
 
 
 def test_the_bare_command_that_does_not_run_beside_itself(tune: Tune) -> None:

@@ -161,12 +161,12 @@ def foretold(ratio: float | None) -> float | None:
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """What one lever is worth. ratio: step time without it over with it, beside the others. interval: 95%, of the
     ratio. beside: the levers that were in with it. by: how it was measured: switched on and off in one live process
-    ("switching"), or two live processes that took turns ("turns")."""
+    ("switching"), two live processes that took turns ("turns"), or two processes, one after another."""
 
     ratio: float
     interval: Interval | None = None
     beside: tuple[str, ...] = ()
-    by: Literal["switching", "turns"] = "turns"
+    by: Literal["switching", "turns", "one after another"] = "turns"
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

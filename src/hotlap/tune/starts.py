@@ -11,7 +11,7 @@ from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
 from hotlap.levers._base import Settings
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.tune import Open, Worth
+from hotlap.records.tune import How, Open, Worth
 
 from .candidates import Candidate
 from .objective import peak_bytes
@@ -117,7 +117,9 @@ def _measured(
     """A side with these levers and what the last ones are worth, None where it failed. Why is noted of one; of several
     it is not known of which."""
     purpose, trying = f"try {names(uses)}", state.trying(uses, spare=len(uses) > 1)
+    how: How = "turns"
     if state.sequential:
+        how = "one after another"
         before = state.reference.measured if not state.best.levers else state.run("incumbent", state.best.levers)
         side = state.started(purpose, levers, trying)
         ratio = Ratio(ratio=(before.step_ms or math.nan) / (side.measured.step_ms or math.inf), interval=None)
@@ -131,6 +133,7 @@ def _measured(
             incumbent = state.incumbent()
         ratio = beside(state, incumbent, side) if side.ready else Ratio(ratio=0.0, interval=None)
         if not ratio.ratio and side.measured.ended in {"", BY_ITSELF} and side.measured.step_ms:  # no turn is left
+            how = "one after another"
             ratio = Ratio((incumbent.measured.step_ms or math.nan) / side.measured.step_ms, None)
     if failed := _failed(state, side, ratio):
         if len(uses) == 1:
@@ -140,7 +143,7 @@ def _measured(
         state.end_side(side)
         return None
     others = tuple(one.name for one in levers if one not in uses)
-    worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by="turns")
+    worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by=how)
     shown = " + ".join(map(use_text, uses))
     state.say(f"try  {shown}  {value_text(state.value(side), state.memory)}  {worth_text(worth)}")
     return side, worth

@@ -25,7 +25,7 @@ def each_for_itself(state: State) -> bool:
         return False
     proof, own = state.found.proved, [use for use in state.best.levers if use not in state.given]
     if len(own) == 1 and own[0].name not in state.found.worth and proof is not None and not state.unproved:
-        state.found.worth[own[0].name] = Worth(ratio=proof.ratio, interval=proof.interval)
+        state.found.worth[own[0].name] = Worth(ratio=proof.ratio, interval=proof.interval, by=proof.how)
     for use in _to_measure(state):
         worth = _measure(state, use)
         if worth is None:
