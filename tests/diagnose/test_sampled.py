@@ -385,8 +385,36 @@ def test_long_steps_have_the_line_that_takes_their_time(line: str, said: str, tm
     elsewhere = msgspec.structs.replace(found, usual=(*found.usual, (0, 2, "save")))  # as a forward in an evaluation
     (called,) = with_long_steps(before, elsewhere).findings
     assert called.where is not None and (called.where.line, called.where.function) == (7, "train")
+    every = msgspec.structs.replace(found, usual=tuple(one for row in found.lines for one in row[1]))
+    (innermost,) = with_long_steps(before, every).findings
+    assert innermost.where == one.where and "others" not in innermost.evidence
     assert with_long_steps(before, msgspec.structs.replace(found, looks=3)) == before
     assert with_long_steps(before, msgspec.structs.replace(found, files=())) == before
+
+
+def test_lines_of_a_function_that_call_one_are_gone_through(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def of(x):\n    return numpy.histogram(x)\n")
+    main, one, two, of = (0, 9, "main"), (0, 5, "record"), (0, 6, "record"), (0, 2, "of")
+    rows = [((main, one, of), 400.0), ((main, two, of), 450.0), ((), 9000.0)]
+    found = LongSamples(
+        looks=40,
+        files=(str(tmp_path / "train.py"),),
+        lines=tuple(("other", path, "numpy.histogram", took) for path, took in rows),
+        usual=(main,),
+    )
+    (told,) = with_long_steps(verdict("long-steps", "unknown"), found).findings
+    assert told.where is not None and told.where.line == 2 and "histograms" in told.instead
+    apart = msgspec.structs.replace(found, lines=tuple((*row[:1], row[1][:2], *row[2:]) for row in found.lines))
+    (told,) = with_long_steps(verdict("long-steps", "unknown"), apart).findings
+    assert told.where != Place(file=str(tmp_path / "train.py"), line=6, function="record"), "half is not most of it"
+
+
+def test_a_sampler_that_numbers_all_rows_for_a_few_batches(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("for x, y in loader:\n    train(x, y)\n")
+    row = ("other", ((0, 1, "<module>"),), "torch.RandomSampler.__iter__", 900.0)
+    found = LongSamples(looks=40, files=(str(tmp_path / "train.py"),), lines=(row,), usual=row[1])
+    said = with_long_steps(verdict("long-steps", "unknown"), found)
+    assert said.bound == "input" and said.findings[0].where is not None and "num_samples" in said.findings[0].instead
 
 
 def test_an_optimizer_of_the_user_s_own_is_a_loop_over_parameters(tmp_path: Path) -> None:

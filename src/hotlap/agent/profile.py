@@ -281,8 +281,8 @@ class Profile:
         self.long.begin()
 
     def _began(self) -> int:
-        """When the running step did; now, of a step of the windows."""
-        return time.perf_counter_ns() if self.on else self.agent.timeline.segment.begun_ns
+        """When the running step did; 0 of a step of the windows."""
+        return 0 if self.on else self.agent.timeline.segment.begun_ns
 
     def _sampled(self, samples: Samples, took_s: float) -> bool:
         """Whether enough steps were."""

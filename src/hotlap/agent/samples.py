@@ -175,7 +175,7 @@ class LongSteps(Samples):
         began: Callable[[], int],
         write: Callable[[dict[str, Any]], None],
     ) -> None:
-        """usual_ns: of a step. began: when the running one did, on time.perf_counter_ns; now, of one that is not to be
+        """usual_ns: of a step. began: when the running one did, on time.perf_counter_ns; 0 of one that is not to be
         looked at."""
         super().__init__(thread, phase, guarded)
         longer, least_ms = FAR_LONGER
@@ -212,12 +212,12 @@ class LongSteps(Samples):
         while self.looks < LONG_LOOKS and not self._stop.wait(LONG_LOOK_S):
             began, now = self.began(), time.perf_counter_ns()
             if open_ is not None and began != open_[0]:
-                if began - open_[0] < self.least_ns:
+                if 0 < began - open_[0] < self.least_ns:
                     self.usual_looks += 1
                     self.usual |= {*open_[1]}
                 open_ = None
-            long = now - began >= self.least_ns
-            if long or (open_ is None and self.usual_looks < USUAL_LOOKS):
+            long = now - began >= self.least_ns and began > 0
+            if began and (long or (open_ is None and self.usual_looks < USUAL_LOOKS)):
                 stack = self._seen()
                 if not stack:
                     break

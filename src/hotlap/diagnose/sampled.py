@@ -94,25 +94,31 @@ def with_samples(
 
 def with_long_steps(diagnosis: Diagnosis, samples: LongSamples) -> Diagnosis:
     """The verdict with the line and the cause of steps that take much longer than the others: from the loop on, the
-    innermost line that most of their time is under and that other steps do not come to."""
+    innermost line that most of their time is under and that other steps do not come to; where they come to all of
+    these, the innermost."""
     own = [row for row in samples.lines if row[0] == "other" and all(one[0] < len(samples.files) for one in row[1])]
+    own = [row for row in own if row[1]]  # else the loop is over, and Python ends
     total = sum(row[3] for row in own)
     at: UserFrame | None = None
-    share, inside, depth = 0.0, "", 0
-    while own:
+    share, inside, depth, rare, last = 0.0, "", 0, False, False
+    while own := [row for row in own if len(row[1]) > depth]:
         took: defaultdict[UserFrame, float] = defaultdict(float)
         for row in own:
-            if len(row[1]) > depth:
-                took[row[1][depth]] += row[3]
-        most = max(took, key=lambda one: took[one], default=None)
-        if most is None or took[most] < MOSTLY_THERE * total or (at is not None and most in samples.usual):
+            took[row[1][depth]] += row[3]
+        most = max(took, key=lambda one: took[one])
+        if took[most] < MOSTLY_THERE * total:  # several lines of a function, say
+            most = max(took, key=lambda one: (sum(took[two] for two in took if two[::2] == one[::2]), took[one]))
+            own = [row for row in own if row[1][depth][::2] == most[::2]]
+        else:
+            own = [row for row in own if row[1][depth] == most]
+        if sum(row[3] for row in own) < MOSTLY_THERE * total or (rare and most in samples.usual):
             break
-        own = [row for row in own if len(row[1]) > depth and row[1][depth] == most]
-        if most not in samples.usual:
-            at, share = most, took[most] / total
-            inside = max(own, key=lambda row: row[3])[2] if all(len(row[1]) == depth + 1 for row in own) else ""
         depth += 1
-    if samples.looks < LEAST_LOOKS or at is None:
+        if took[most] >= MOSTLY_THERE * total:
+            at, share, rare = most, took[most] / total, most not in samples.usual
+            last = all(len(row[1]) == depth for row in own)
+            inside = max(own, key=lambda row: row[3])[2] if last else ""
+    if samples.looks < LEAST_LOOKS or at is None or not (rare or last):
         return diagnosis
     where = Place(file=samples.files[at[0]], line=at[1], function=at[2])
     cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
@@ -121,13 +127,16 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples) -> Diagnosis:
         if one.id != "long-steps":
             return one
         why = one.why.replace(f"; {WITHOUT_A_PROFILE}", "")
-        evidence = f"{one.evidence}; {share:.0%} of their own code's time is under this line, which others do not reach"
+        alone = ", which others do not reach" if rare else ""
+        evidence = f"{one.evidence}; {share:.0%} of their own code's time is under this line{alone}"
         found = msgspec.structs.replace(one, where=where, why=why, evidence=evidence)
         if cause is None:
             return found
-        return msgspec.structs.replace(_with(found, cause), title=f"{one.title}: {cause.title}")
+        bound = one.bound if cause.bound == "unknown" else cause.bound
+        return msgspec.structs.replace(_with(found, cause), title=f"{one.title}: {cause.title}", bound=bound)
 
-    return msgspec.structs.replace(diagnosis, findings=tuple(map(told, diagnosis.findings)))
+    findings = tuple(map(told, diagnosis.findings))
+    return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
 
 
 def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:

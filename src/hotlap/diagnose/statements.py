@@ -89,6 +89,18 @@ KNOWN: Final = (
     PARAMETRIZED,
     Known(
         Cause(
+            "order-of-all-rows",
+            "an order of all rows is drawn for an epoch",
+            "a sampler draws a number for each row of the dataset and makes Python objects of them, however few "
+            "batches an epoch uses",
+            "`RandomSampler(data, replacement=True, num_samples=...)` draws only as many; or fewer, longer epochs: "
+            "keep one iterator across them",
+            "input",
+        ),
+        inside=re.compile(r"torch\.(\w*Random|Distributed)Sampler\.__iter__"),
+    ),
+    Known(
+        Cause(
             "tensor-as-text",
             "tensors are formatted as text",
             "each is reduced and copied several times to choose a format, and on a device the host waits; an f-string "
@@ -149,7 +161,7 @@ KNOWN: Final = (
     Known(
         Cause(
             "logging",
-            "values are logged in each step",
+            "values are logged",
             "what is logged is computed, copied and written while the model stands still",
             "log every n steps, and compute only in these what is logged: `if step % 50 == 0: {it}`; histograms once "
             "an epoch",
