@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from hotlap.agent.facts import Script
 from hotlap.agent.habits import denormal_share, idle_rows, padding
+from hotlap.records.session import Session
 
 from .harness import Runner, check_clean, check_same
 
@@ -29,6 +31,24 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     assert bool(facts.recomputed) is (what == "checkpoint")
     assert (optimizer.idle > 0.9) is (what not in {"sparse", "all-rows"})
     assert optimizer.matrix == (() if what == "sparse" else (20_000, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "counters"), [({}, "meta", 2), ({}, "cpu", 0), ({"fused": True}, "meta", 0)]
+)
+def test_step_counters_that_a_loaded_state_left_on_a_device(
+    options: dict[str, Any], device: str, counters: int
+) -> None:
+    parameters = [torch.ones(3, requires_grad=True), torch.ones(2, requires_grad=True)]
+    optimizer = torch.optim.AdamW(parameters, **options)
+    sum(one.sum() for one in parameters).backward()
+    optimizer.step()
+    script = Script(Session(folder="", package=""))
+    script.optimizer(optimizer)
+    for state in optimizer.state.values():
+        state["step"] = state["step"].to(device)
+    script._look_for_counters([optimizer])
+    assert script.optimizers[id(optimizer)]["counters"] == counters
 
 
 def parameter(gradient: Any, rows: int = 20_000) -> Any:

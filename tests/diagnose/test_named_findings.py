@@ -86,6 +86,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("double-precision", {"root": {"dtypes": ("float64",), "double": 1.0}}),
     ("denormals", {"more": {"denormal": 0.2}}),
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
+    ("counters-on-device", {"optimizer": {"counters": 90}}),
     ("recomputing", {"more": {"recomputed": 8}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120)}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
@@ -214,6 +215,7 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"more": {"retained": 0.2, "backwards": 40, "optimizer_steps": 10}},
         {"more": {"denormal": 0.5}, "phases": Phases(data=8.0, forward=2.0)},
         {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
+        {"optimizer": {"counters": 1}},
         {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short
         {"more": {"recomputed": 8}, "memory_bytes": None},
         {"root": {"hooks": (3, 120)}},  # they cost nothing yet

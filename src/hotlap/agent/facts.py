@@ -249,7 +249,17 @@ class Script:
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
             "idle": idle,
             "matrix": matrix,
+            "counters": 0,
         }
+
+    def _look_for_counters(self, optimizers: Iterable[Any]) -> None:
+        """Step counters on a device, where an update reads each of them; a state that was loaded may have put them
+        there."""
+        for one in optimizers:
+            facts = self.optimizers.get(id(one))
+            if facts is not None and facts["builtin"] and not (facts["fused"] or facts["capturable"]):
+                counters = [state.get("step") for state in one.state.values() if isinstance(state, dict)]
+                facts["counters"] = sum(isinstance(n, torch.Tensor) and n.device.type != "cpu" for n in counters)
 
     def _look_for_hooks(self) -> None:
         """How many there are by now."""
@@ -288,6 +298,7 @@ class Script:
             self._look_for_the_optimized(parameters_of(steps.optimizers))
             self._look_for_parts()
             self._look_for_hooks()
+            self._look_for_counters(steps.optimizers)
             if self.device == "cpu":
                 agent.guard.spare(HABITS, self.habits.give_up, self.habits.held, steps.optimizers)
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module

@@ -331,7 +331,8 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable: the
     option of torch's optimizers, None: left to torch. sparse: some gradient was sparse. devices, dtypes: of its
     tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
-    16,384 rows or more; matrix: the shape of the largest such matrix.
+    16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
+    though it is neither fused nor capturable.
     """
 
     name: str
@@ -344,6 +345,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     dtypes: tuple[str, ...] = ()
     idle: float = 0.0
     matrix: tuple[Count, ...] = ()
+    counters: Count = 0
 
 
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
