@@ -276,25 +276,6 @@ def test_a_vocabulary_that_is_odd_is_to_be_padded() -> None:
         assert "padded" not in says[1].instead
 
 
-def test_scans_that_take_long_are_named_with_their_line() -> None:
-    def found(share: float) -> Finding:
-        scan = KernelTime(
-            by="op",
-            key="aten::cumsum",
-            ns=9 * MS,
-            count=2,
-            share=share,
-            longest_ns=MS,
-            where=Place(file="moe.py", line=3),
-        )
-        return findings_of(answers(roofline=(op("bandwidth", 10, None),), kernels=(scan,)))[0]
-
-    long, short = found(0.2), found(0.05)
-    assert "contiguous dimension" in long.instead and "4.50 ms in aten::cumsum" in long.evidence
-    assert long.where == Place(file="moe.py", line=3)
-    assert "cumsum" not in short.instead + short.evidence and short.where == HERE
-
-
 def test_of_kernels_without_sizes_those_move_data_whose_names_say_so() -> None:
     """20 of 80 ms have no sizes. An optimizer's lists of tensors move data; what cuDNN's RNNs do is not known."""
 

@@ -26,6 +26,7 @@ from hotlap.trace.tables import Trace
 
 from .diagnose import diagnose
 from .findings import compute, expert_loop, own_graph, replaced
+from .known_ops import known_ops
 from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
 
@@ -91,7 +92,7 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
     if not any(rank.breakdown for rank in traces.ranks):
         named = [_with_ops(finding, traces) for finding in diagnosis.findings]
-        named += small_ops(traces.ranks[0], named)
+        named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms), *small_ops(traces.ranks[0], named)]
         ordered = tuple(in_order(named))
         return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
@@ -101,7 +102,8 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
     rest = _usual(diagnosis)
     shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
-    ordered = tuple(in_order((*kept, *shown, *small_ops(traces.ranks[0], shown))))
+    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms)
+    ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
 

@@ -17,13 +17,6 @@ MOVES: Final = re.compile(
     re.IGNORECASE,
 )
 """Kernels that move data and compute next to nothing, by their names."""
-SCAN: Final = "aten::cumsum"
-BY_ROWS: Final = (
-    "cumsum over the last, contiguous dimension (transpose first), or in chunks to which the sums of those before are "
-    "added; "
-)
-SCANS: Final = 0.1
-"""Share of all device work from which such scans are named: as a rule they are over few long rows then."""
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -37,21 +30,18 @@ def find(answers: RankTrace) -> list[Finding]:
     ns = max(ns, min(ns + _unsized(answers), named))
     first = max(moving, key=lambda row: row.ns)
     calls = sum(row.count for row in moving) / answers.window.count
-    scan = next((row for row in answers.kernels if (row.by, row.key) == ("op", SCAN) and row.share >= SCANS), None)
     return [
         Finding(
             id="bandwidth",
             bound="bandwidth",
             share=share(answers, per_step_ms(answers, ns)),
             title="kernels that memory traffic limits",
-            where=first.where if scan is None else scan.where or first.where,
+            where=first.where,
             evidence=f"{ms(per_step_ms(answers, ns))} a step; {calls:.0f} calls with known sizes, most in "
             f"{first.op} {first.shape} {first.dtype}"
-            + (f" at {first.of_peak:.0%} of memory bandwidth" if first.of_peak is not None else "")
-            + (f"; {ms(per_step_ms(answers, scan.ns))} in {SCAN}" if scan else ""),
+            + (f" at {first.of_peak:.0%} of memory bandwidth" if first.of_peak is not None else ""),
             why="each operation reads and writes whole tensors: the same data cross the memory bus again and again",
-            instead=(BY_ROWS if scan else "")
-            + "compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
+            instead="compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
             levers=answering("bytes"),
         )
     ]

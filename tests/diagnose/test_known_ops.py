@@ -1,0 +1,109 @@
+"""Operations that something else does for less: told where they take much of a trace, at the line that has most."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
+from hotlap.diagnose.verdict import verdict
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
+
+MS = 1_000_000
+AT = Place(file="model.py", line=7, function="Net.forward")
+COMPUTE = Finding(id="compute", bound="compute", share=0.8, evidence="forward 8 ms")
+BANDWIDTH = Finding(id="bandwidth", bound="bandwidth", share=0.9)
+WINDOW = Window(start_ns=0, end_ns=20 * MS, found_by="ProfilerStep", steps=((0, 10 * MS), (10 * MS, 20 * MS)))
+
+
+def on_the_cpu(op: str, ns: int) -> RankTrace:
+    """Of two steps, in which an op takes so much of 20 ms in the model."""
+    rows = (
+        HostTime(name=op, ns=ns, total_ns=ns, count=2, where=AT),
+        HostTime(name="aten::mm", ns=20 * MS - ns, total_ns=20 * MS, count=2),
+    )
+    return RankTrace(source="t", rank=0, device_name="cpu", events=0, window=WINDOW, step_ms=10.0, model=rows)
+
+
+def on_a_device(op: str, ns: int) -> RankTrace:
+    rows = tuple(
+        KernelTime(by=by, key=op, ns=ns, count=2, share=ns / (20 * MS), longest_ns=ns, where=AT)
+        for by in ("op", "name")
+    )
+    busy = Breakdown(
+        device=0, span_ns=20 * MS, compute_ns=20 * MS, exposed_communication_ns=0, exposed_copy_ns=0, idle_ns=0,
+        communication_ns=0, copy_ns=0, kernel_ns=20 * MS, streams=1, kernels=4,
+    )  # fmt: skip
+    return RankTrace(
+        source="t", rank=0, device_name="H200", events=0, window=WINDOW, step_ms=10.0, kernels=rows, breakdown=(busy,)
+    )
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.id)
+def test_each_is_of_operations_that_torch_has(known: KnownOp) -> None:
+    ops = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    matched = [name for name in ops if known.ops.fullmatch(name)]
+    assert matched, "none of torch's operations"
+
+
+def test_no_operation_is_of_two() -> None:
+    for name in {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}:
+        assert sum(known.ops.fullmatch(name) is not None for known in KNOWN) <= 1, name
+
+
+@pytest.mark.parametrize("op", ["aten::sort", "SortBackward0"])
+def test_on_the_cpu_it_has_its_part_of_the_model(op: str) -> None:
+    found, rest = known_ops(on_the_cpu(op, 10 * MS), (COMPUTE,), step_ms=10.0)
+    assert (found.id, found.bound, found.named, found.where) == ("sorting", "compute", True, AT)
+    assert found.share == pytest.approx(0.4) and rest.share == pytest.approx(0.4)
+    assert f"4.00 ms a step in {op}" in found.evidence and "the cause above" in rest.evidence
+
+
+def test_on_a_device_it_has_its_kernels_of_the_step() -> None:
+    found, rest = known_ops(on_a_device("IndexBackward0", 12 * MS), (BANDWIDTH,), step_ms=10.0)
+    assert (found.id, found.bound, found.where) == ("index-gradient", "compute", AT)
+    assert found.share == pytest.approx(0.6) and rest.share == pytest.approx(0.3)
+
+
+def test_what_it_takes_is_taken_from_the_dearest_finding_that_only_says_where() -> None:
+    own = Finding(id="host-code", bound="unknown", share=0.5)
+    cause = Finding(id="padding", bound="compute", share=0.99, named=True)
+    found, *rest = known_ops(on_a_device("aten::cat", 12 * MS), (BANDWIDTH, own, cause), step_ms=10.0)
+    assert found.id == "whole-copies" and [one.share for one in rest] == pytest.approx([0.3, 0.5, 0.99])
+
+
+@pytest.mark.parametrize("op", ["aten::mm", "aten::add_", "aten::native_layer_norm", "aten::index", "aten::embedding"])
+def test_what_nothing_else_does_for_less_is_not_told(op: str) -> None:
+    assert known_ops(on_a_device(op, 19 * MS), (BANDWIDTH,), step_ms=10.0) == (BANDWIDTH,)
+
+
+def test_little_is_not_told() -> None:
+    little = int(0.99 * LEAST * 20 * MS)
+    assert known_ops(on_a_device("aten::sort", little), (BANDWIDTH,), step_ms=10.0) == (BANDWIDTH,)
+    assert known_ops(on_the_cpu("aten::sort", 10 * MS), (), step_ms=10.0) == (), "the model takes no time"
+
+
+def test_a_sort_in_a_loss_is_the_headline(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.body = torch.nn.Linear(64, 64)\n"
+        "    def forward(self, x):\n"
+        "        return self.body(x).flatten().sort().values[-9:]\n"
+        "net = Net()\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)\n"
+        "for _ in range(90):\n"
+        "    optimizer.zero_grad()\n"
+        "    net(torch.randn(2000, 64)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    command = [sys.executable, "-m", "hotlap", "run", "--profile", "--out", str(tmp_path / "run"), sys.executable]
+    subprocess.run([*command, str(script)], capture_output=True, check=True)
+    first = verdict(tmp_path / "run").findings[0]
+    assert first.id == "sorting" and first.where is not None and first.where.line == 7 and "topk" in first.instead
