@@ -41,6 +41,13 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("at = np.random.choice(n, 5, p=weights)", "weighted-draw", "np.searchsorted"),
         ("json.dump(history, file)", "logging", "json.dump(history, file)"),
         ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
+        ("row = self.table.iloc[at]", "rows-of-a-table", "in place of `self.table.iloc[at]`"),
+        ("row = db.execute('SELECT x FROM t LIMIT 1 OFFSET ?', (at,)).fetchone()", "queries", "primary key"),
+        ("data = urlopen(address).read()", "network", "to disk once"),
+        ("time.sleep(0.01)", "sleeping", "take out `time.sleep(0.01)`"),
+        ("state, reward = env.step(action)", "environment", "AsyncVectorEnv"),
+        ("odds = np.array(self.priorities)", "array-of-list", "in place of `np.array(self.priorities)`"),
+        ("memory = numpy.concatenate([memory, new])", "array-of-list", "numpy.zeros(capacity)"),
         ("score += f1_score(y, p)", "metric-on-host", "argmax"),
         ("area = auc(*roc_curve(y, p)[:2])", "metric-on-host", "only in the steps in which it is logged"),
         ("writer.add_scalar('auc', area(y, p))", "logging", "compute only in these what is logged"),
@@ -65,6 +72,11 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
         ("Data.__getitem__", "torch.Tensor.__getitem__", None),
         ("Data.__getitem__", "json_of_mine", None),
         ("Data.tokenize", "", "tokenizing"),
+        ("Data.read", "tokenize._tokenize", "tokenizing"),
+        ("Data.__getitem__", "scipy._zoom", "on-the-host"),
+        ("Data.__getitem__", "torchvision.RandomResizedCrop.forward", "on-the-host"),
+        ("fit", "torchvision.ResNet.forward", None),
+        ("Data.__getitem__", "sqlite3.connect", "queries"),
         ("Writer.add_histogram", "numpy.bincount", "logging"),
         ("fit", "logging.Logger._log", "logging"),
         ("act", "torch._Simplex.check", "validated-arguments"),
@@ -165,6 +177,13 @@ def test_of_one_process_nobody_waits_for_ranks(tmp_path: Path, statement: str, c
     assert (found and found.id) == cause
 
 
+def test_an_array_of_what_a_library_reads_is_not_told_as_one_of_a_list(tmp_path: Path) -> None:
+    place = at(tmp_path, "pixels = np.array(image)", 1)
+    found = cause_at(place, inside="PIL.Image.tobytes")
+    assert found is not None and found.id == "decoding"
+    assert cause_at(place, inside="somebodys.Image.load") is None
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -175,6 +194,9 @@ def test_of_one_process_nobody_waits_for_ranks(tmp_path: Path, statement: str, c
         "log.info('x')",
         "opened(x)",
         "x = rng.choice(9)",
+        "x = np.array(4)",
+        "mean = normal.loc",
+        "optimizer.step()",
     ],
 )
 def test_other_statements_are_not_named(tmp_path: Path, statement: str) -> None:

@@ -5,7 +5,7 @@ A row of `KNOWN` is a cause: the calls by which it is told, and what to write in
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
@@ -33,14 +33,16 @@ class Cause:
 @dataclass(frozen=True)
 class Known:
     """A cause, and the calls that tell it: by the end of their names, which may be those of the user's own functions.
-    whole: by the whole name. packages: by what the host is in; inside: by the very function. tells: what more has to
-    hold of the call. device: it costs only where the model is on one. ranks: only where there are several."""
+    whole: by the whole name. packages: by what the host is in; inside: by the very function. indexers: `x.NAME[...]`.
+    tells: what more has to hold of the call. device: it costs only where the model is on one. ranks: only where there
+    are several."""
 
     cause: Cause
     ends: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     inside: re.Pattern[str] | None = None
+    indexers: tuple[str, ...] = ()
     tells: Callable[[ast.Call], bool] = lambda call: True
     device: bool = False
     ranks: bool = False
@@ -168,10 +170,10 @@ KNOWN: Final = (
         ),
         ends=(
             "add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics", "histogram", "histc",
-            "savefig",
+            "savefig", "set_postfix",
         ),
         whole=("wandb.log", "mlflow.log_metric", "json.dump", "json.dumps", "pickle.dump", "pickle.dumps"),
-        packages=("logging", "matplotlib", "mlflow", "tensorboard", "wandb"),
+        packages=("logging", "matplotlib", "mlflow", "rich", "tensorboard", "tqdm", "wandb"),
     ),
     Known(
         Cause(
@@ -215,7 +217,73 @@ KNOWN: Final = (
             "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes",
         ),
         ends=("tokenizer", "tokenize", "encode_plus", "batch_encode_plus"),
-        packages=("nltk", "re", "spacy"),
+        packages=("nltk", "re", "sentencepiece", "spacy", "tokenize", "tokenizers"),
+    ),
+    Known(
+        Cause(
+            "rows-of-a-table",
+            "rows of a DataFrame are taken one by one",
+            "each access looks up labels and makes an object of the row, which takes far longer than an array's",
+            "in place of `{it}` an index into arrays that are made once, before the loop: `table.to_numpy()`, or a "
+            "tensor of each column",
+        ),
+        ends=("iterrows", "itertuples"),
+        indexers=("iloc", "loc", "iat"),
+    ),
+    Known(
+        Cause(
+            "queries",
+            "a database is asked for each sample",
+            "each query is planned and run by itself, and `OFFSET n` goes over n rows",
+            "read the table into arrays once, before the loop; or many rows in one query, by the primary key "
+            "(`WHERE rowid IN (...)`)",
+        ),
+        ends=("executemany", "fetchone", "fetchall", "fetchmany", "read_sql", "read_sql_query"),
+        packages=("psycopg", "psycopg2", "pymongo", "redis", "sqlalchemy", "sqlite3"),
+    ),
+    Known(
+        Cause(
+            "network",
+            "data come over the network",
+            "each request waits for an answer, one after another",
+            "to disk once, before the training; else many at once, in worker processes with `prefetch_factor`",
+        ),
+        ends=("urlopen", "urlretrieve", "hf_hub_download", "get_object", "download_file"),
+        packages=("aiohttp", "boto3", "botocore", "fsspec", "http", "requests", "urllib", "urllib3"),
+    ),
+    Known(
+        Cause(
+            "sleeping",
+            "the loop sleeps",
+            "nothing is computed meanwhile",
+            "take out `{it}`; wait for what is waited for, or let another thread or process do it",
+        ),
+        whole=("time.sleep", "sleep"),
+    ),
+    Known(
+        Cause(
+            "environment",
+            "the environment steps on the host",
+            "it is Python for one step of one environment, and the model waits for each",
+            "several environments at once, in processes (`gymnasium.vector.AsyncVectorEnv`), whose observations are "
+            "one batch; or act while the last update runs",
+        ),
+        whole=("env.step", "self.env.step", "envs.step", "self.envs.step", "environment.step"),
+        packages=("gym", "gymnasium", "pettingzoo"),
+    ),
+    Known(
+        Cause(
+            "on-the-host",
+            "a library computes it on the host",
+            "each call is for itself, on one core, while the model waits, and for a sample again in each epoch",
+            "what is the same each time: make it once and keep arrays; what is random: on whole batches with torch's "
+            "own operations, on the device where there is one; else in worker processes, or more of them",
+        ),
+        packages=("albumentations", "audiomentations", "imgaug", "networkx", "scipy", "shapely", "sklearn"),
+        inside=re.compile(
+            r"torchvision\.(\w*(Resize|Crop|Flip|Jitter|Rotation|Affine|Blur|Normalize|ToTensor|Augment|Perspective)\w*\..*"
+            r"|resize|\w*crop|\w*flip|rotate|affine|gaussian_blur|adjust_\w+|normalize|to_tensor|pil_to_tensor|perspective)"
+        ),
     ),
     Known(
         Cause(
@@ -268,6 +336,14 @@ KNOWN: Final = (
         device=True,
     ),
 )  # fmt: skip
+ARRAY: Final = Cause(
+    "array-of-list",
+    "a numpy array is made of a list, or joined anew",
+    "each of its objects is looked at and copied, however few of them are new",
+    "in place of `{it}` an array that is made once, as large as it may become (`numpy.zeros(capacity)`), and written "
+    "into in place",
+)
+ARRAYS: Final = r"(np|numpy)\.(array|asarray|stack|vstack|hstack|concatenate|append)"
 PARAMETERS: Final = Cause(
     "loop-over-parameters",
     "a Python loop over parameters",
@@ -335,23 +411,37 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
     known_here = [one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)]
-    for known in known_here:
-        if known.is_inside(inside):
-            return known.cause
-    for known in known_here:
-        for call in inner:
-            if known.matches(call):
-                return _about(known.cause, call)
-    function, package = (place.function or "").split(".")[-1], inside.partition(".")[0]
-    for known in known_here:
-        if function in known.ends or package in known.packages:
-            return _with(known.cause, f"{function}(...)")
+    found = _by_what_it_calls(own, inner, (place.function or "").split(".")[-1], inside, known_here)
+    if found is not None:
+        return found
     if over_parameters(place):
         return PARAMETERS
     for made_by, cause, modules in ((_ONE_HOT, ONE_HOT, True), (_DIAGONAL, DIAGONAL, False)):
         if _multiplies(own, function_at(place) or own, made_by, modules):
             return cause
     return None
+
+
+def _by_what_it_calls(
+    own: ast.stmt, calls: Sequence[ast.Call], function: str, inside: str, known_here: Sequence[Known]
+) -> Cause | None:
+    package = inside.partition(".")[0]
+    indexed = [one for one in ast.walk(own) if isinstance(one, ast.Subscript)] if not isinstance(own, BLOCKS) else []
+    for known in known_here:
+        if known.is_inside(inside):
+            return known.cause
+    for known in known_here:
+        for call in calls:
+            if known.matches(call):
+                return _about(known.cause, call)
+        for one in indexed:
+            if isinstance(one.value, ast.Attribute) and one.value.attr in known.indexers:
+                return _with(known.cause, _short(one))
+    for known in known_here:
+        if function in known.ends or package in known.packages:
+            return _with(known.cause, f"{function}(...)")
+    made = [call for call in calls if re.fullmatch(ARRAYS, name_of(call)) and _of_many(call)]
+    return _about(ARRAY, made[0]) if made and package in {"", "numpy"} else None
 
 
 def elements(place: Place, nested: bool = False) -> Cause | None:
