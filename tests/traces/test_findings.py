@@ -306,6 +306,12 @@ def test_other_copies_are_no_offloaded_activations(rows: tuple[CopyTime, ...]) -
     assert found["h2d"].cost_ms == pytest.approx(sum(one.exposed_ns for one in rows) / MS / 2)
 
 
+def test_copies_within_the_device_do_not_have_the_line_of_others() -> None:
+    device = msgspec.structs.replace(answers().breakdown[0], exposed_copy_ns=9 * MS)
+    (found,) = findings_of(answers(breakdown=(device,), copies=copies(("out", "", 9, 4))))
+    assert found.where is None
+
+
 def test_copies_of_many_lines_have_none() -> None:
     (found,) = findings_of(with_copies(*copies(("out", "", 9, 5), ("in", "", 9, 5))))
     assert found.where in (HERE, THERE), "half of it"

@@ -26,7 +26,7 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, cost),
             cost_ms=cost,
             title="copies that no computation hides",
-            where=place(gaps) or most_at(tuple(one for one in answers.copies if one not in kept(answers))),
+            where=place(gaps) or most_at(tuple(one for one in answers.copies if one not in kept(answers)), exposed),
             evidence=f"{ms(per_step_ms(answers, exposed))} a step of copies alone on the device, "
             f"{ms(waited)} idle while pageable memory is staged",
             why="a copy on the stream that computes, or from pageable memory, overlaps nothing",

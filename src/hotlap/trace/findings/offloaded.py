@@ -49,13 +49,13 @@ def waits_within(answers: RankTrace) -> set[object]:
     return {at for at in found if at in between_waits(answers)}
 
 
-def most_at(copies: tuple[CopyTime, ...]) -> Place | None:
-    """The place of most of their time, half of it or more."""
+def most_at(copies: tuple[CopyTime, ...], exposed_ns: int = 0) -> Place | None:
+    """The place of most of their time, half of it or more. exposed_ns: of which they are a part."""
     took: Counter[Place | None] = Counter()
     for one in copies:
         took[one.where] += one.exposed_ns
     at, most = max(took.items(), key=lambda item: item[1], default=(None, 0))
-    return at if 2 * most >= took.total() else None
+    return at if 2 * most >= max(took.total(), exposed_ns) else None
 
 
 def find(answers: RankTrace) -> list[Finding]:
