@@ -1,5 +1,6 @@
 """What a script does in each step that torch can be asked of, on real runs of one."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from hotlap.agent.facts import Script
-from hotlap.agent.habits import denormal_share, idle_rows, padding
+from hotlap.agent.habits import denormal_share, idle_rows, most_alike, padding
 from hotlap.records.session import Session
 
 from .harness import Runner, check_clean, check_same
@@ -25,7 +26,9 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     (loader,), (root,), (optimizer,) = facts.loaders, facts.roots, facts.optimizers
     assert facts.switches == {"anomaly": ("detect_anomaly",), "profiler": ("profiler",)}.get(what, ())
     assert facts.denormal == (pytest.approx(1 / 3, abs=0.01) if what == "tiny" else 0)
-    assert root.hooks == ((1, 20) if what == "hooks" else (0, 0))
+    assert root.hooks == ((1, 20) if what == "hooks" else (0, 0)) == root.alike
+    assert root.piled is (what == "hooks")
+    assert (root.hook is not None and root.hook[1:] == (43, "<lambda>")) is (what == "hooks")
     assert (loader.iterators >= 20) is (what == "iterators") or what == "all-rows"
     assert (loader.loop is not None and loader.loop[1] == 45) is (what == "iterators")
     assert bool(facts.recomputed) is (what == "checkpoint")
@@ -49,6 +52,27 @@ def test_step_counters_that_a_loaded_state_left_on_a_device(
         state["step"] = state["step"].to(device)
     script._look_for_counters([optimizer])
     assert script.optimizers[id(optimizer)]["counters"] == counters
+
+
+class Hook:
+    def __call__(self, *given: Any) -> None:
+        pass
+
+    def method(self, *given: Any) -> None:
+        pass
+
+
+def test_hooks_are_alike_by_what_they_run() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    assert most_alike(model) == (0, None)
+    for part in model:
+        for _ in range(2):
+            part.register_forward_hook(Hook())
+        part.register_forward_hook(print)
+    assert most_alike(model) == (2, Hook.__call__.__code__)
+    for _ in range(3):
+        model[1].register_forward_hook(partial(partial(Hook().method), 1))
+    assert most_alike(model) == (3, Hook.method.__code__)
 
 
 def parameter(gradient: Any, rows: int = 20_000) -> Any:

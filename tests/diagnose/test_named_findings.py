@@ -88,7 +88,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
     ("counters-on-device", {"optimizer": {"counters": 90}}),
     ("recomputing", {"more": {"recomputed": 8}}),
-    ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120)}}),
+    ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120), "alike": (1, 60)}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
@@ -304,6 +304,54 @@ class Memory:
     assert "is joined with more of its kind" in one.why and "buffer" in one.instead
 
 
+HOOKED = """
+class Report:
+    def start(self):
+        self.model.register_forward_hook(self.other)
+        for name, part in self.model.named_modules():
+            part.register_forward_hook(functools.partial(self.taker(name)))
+    def taker(self, name):
+        def take(module, args, output):
+            self.kept[name] = output
+        return take
+def main(hooks):
+    model.register_forward_hook(hook=lambda *_: None)
+    for hook in hooks:
+        model.register_forward_pre_hook(hook)
+def passed(module, args):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "at"),
+    [
+        (8, "Report.taker.<locals>.take", (6, "start")),
+        (12, "main.<locals>.<lambda>", (12, "main")),
+        (15, "passed", (15, "passed")),
+    ],
+)
+def test_hooks_that_pile_up_are_at_the_line_that_registers_them(
+    line: int, function: str, at: tuple[int, str], tmp_path: Path
+) -> None:
+    """Of a line that registers what it was handed it is not known which hook that is: then it is the hook itself."""
+    script = tmp_path / "hooked.py"
+    script.write_text(HOOKED)
+    root = {"hooks": (1, 480), "alike": (1, 48), "hook": (str(script), line, function)}
+    (one,) = [one for one in findings_of(measured(growth=(4.0, 16.0, 50), root=root)) if one.id == "steps-grow"]
+    assert one.where is not None and (one.where.line, one.where.function) == at
+    assert "48 of the same function" in one.evidence and "handle.remove()" in one.instead and one.bound == "unknown"
+    waits = measured(growth=(4.0, 16.0, 50), root=root, gpu_phases=PHASES, backlog_ms=0.0)
+    assert {one.bound for one in findings_of(waits) if one.id == "steps-grow"} == {"launch"}
+
+
+@pytest.mark.parametrize("alike", [(0, 0), (4, 4), (0, 2)])
+def test_hooks_of_many_parts_are_not_piled_up(alike: tuple[int, int]) -> None:
+    """A tool that comes to look at each of a model's parts once, while another thing grows."""
+    found = findings_of(measured(growth=(4.0, 16.0, 50), root={"hooks": (0, 900), "alike": alike}))
+    assert {one.title for one in found if one.id == "steps-grow"} == {"each step takes longer than the last"}
+
+
 def grows(times: Sequence[float], first_half: int = 30, profiled: int = 0) -> tuple[float, float, int] | None:
     """Of steps in a row, but for some that were profiled in between."""
     return growth([(at + profiled * (at >= first_half), took) for at, took in enumerate(times)])
@@ -313,6 +361,10 @@ def test_growth_is_steady_and_large() -> None:
     uneven = [1.0] * 10 + [2.0] * 10 + [3.0] * 10 + [2.5] * 10 + [4.0] * 10 + [5.0] * 10
     assert grows(uneven) == (1.0, 5.0, 50), "one sixth out of order"
     assert grows([*uneven[:50], *[3.5] * 10]) is None, "the last is not the longest"
+    for last, known in ((4.5, (1.0, 4.5, 50)), (1.5, None)):
+        steps = list(enumerate([*(float(at // 10 + 1) for at in range(50)), *[last] * 10]))
+        assert growth(steps, known=True) == known, "something is seen to grow, on a machine whose pace varies"
+        assert growth(steps) is None
     assert grows([1.0 + 0.1 * n for n in range(60)]) == (pytest.approx(1.45), pytest.approx(6.45), 50)
     for times in ([1.0] * 60, [1.0 + 0.001 * n for n in range(60)], [1.0, 9.0] * 30, [float(n) for n in range(20)],
                   [60.0 - n for n in range(60)], [1.0] * 50 + [9.0] * 10):  # fmt: skip

@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,10 +15,11 @@ from hotlap.diagnose.profiled import UNTOLD, with_traces
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
-from hotlap.records.run import Phases
+from hotlap.records.run import Facts, Phases, RootFacts
 from hotlap.records.trace import (
     Annotation,
     Breakdown,
+    CopyTime,
     Gap,
     HostTime,
     KernelTime,
@@ -32,6 +34,7 @@ from hotlap.records.trace import (
     WhatIf,
     Window,
 )
+from hotlap.trace.analyses.syncs import WITHIN_AN_OP
 from hotlap.trace.findings import all_findings, findings_of
 from hotlap.trace.findings._base import MANY_WAITS
 from hotlap.trace.findings._ranks import of_all
@@ -246,6 +249,111 @@ def test_waits_for_pageable_copies_are_told_once() -> None:
     assert sorted(finding.id for finding in found) == ["h2d", "sync"]
 
 
+THERE = Place(file="train.py", line=9, function="forward")
+
+
+def copies(*rows: tuple[str, str, float, int]) -> tuple[CopyTime, ...]:
+    """way, within, MiB, exposed ms; out of the device at THERE, in at HERE."""
+    return tuple(
+        CopyTime(way=way, within=within, count=2, bytes=int(mib * 2**20), exposed_ns=ms * MS,
+                 where=THERE if way == "out" else HERE)
+        for way, within, mib, ms in rows
+    )  # fmt: skip
+
+
+OFFLOADED = copies(("out", "op", 1000, 12), ("in", "backward", 1000, 12), ("in", "", 100, 4))
+
+
+def with_copies(*rows: CopyTime, **more: Any) -> RankTrace:
+    device = msgspec.structs.replace(
+        answers().breakdown[0], compute_ns=60 * MS, exposed_copy_ns=sum(one.exposed_ns for one in rows), idle_ns=12 * MS
+    )
+    return answers(breakdown=(device,), copies=rows, **more)
+
+
+def test_offloaded_activations_are_a_cause_and_their_copies_and_waits_no_others() -> None:
+    """On an H200 they were 62% of the step, as copies without a line, with the advice to pin the batches."""
+    wait = Sync(cause=WITHIN_AN_OP, call="cudaStreamSynchronize", op="aten::conv2d", count=99, host_ns=9 * MS,
+                idle_ns=2 * MS, where=THERE)  # fmt: skip
+    item = msgspec.structs.replace(wait, cause="`.item()`", op="aten::item", idle_ns=MS, count=2, where=HERE)
+    dispatch = msgspec.structs.replace(gap("launch", 6), where=THERE)
+    found = {one.id: one for one in findings_of(with_copies(*OFFLOADED, syncs=(wait, item), gaps=(dispatch,)))}
+    assert {id_: one.cost_ms for id_, one in found.items()} == {
+        "offloaded-activations": pytest.approx((24 + 2 + 6) / 2), "h2d": pytest.approx(2), "sync": pytest.approx(0.5),
+    }  # fmt: skip
+    offloaded = found["offloaded-activations"]
+    assert offloaded.named and offloaded.where == THERE and "0.49 GiB a step" in offloaded.evidence
+    assert "save_on_cpu" in offloaded.instead and found["h2d"].where == HERE and found["sync"].where == HERE
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        copies(("out", "", 1000, 12), ("in", "", 1000, 12)),
+        copies(("out", "op", 1000, 12), ("in", "backward", 90, 2)),
+        copies(("out", "op", 90, 2), ("in", "backward", 1000, 12)),
+        copies(("out", "op", 1, 12), ("in", "backward", 1, 12)),
+        (*OFFLOADED, *copies(("out", "backward", 1000, 12), ("in", "op", 1000, 12))),
+    ],
+)
+def test_other_copies_are_no_offloaded_activations(rows: tuple[CopyTime, ...]) -> None:
+    """The script's own; a factorisation that a library makes on the host; parameters that come for the backward;
+    little; and a function that computes on the host, forward and backward."""
+    wait = Sync(cause=WITHIN_AN_OP, call="cudaStreamSynchronize", op="aten::linalg_eig", count=2, host_ns=9 * MS,
+                idle_ns=2 * MS, where=THERE)  # fmt: skip
+    found = {one.id: one for one in findings_of(with_copies(*rows, syncs=(wait,)))}
+    assert set(found) == {"h2d", "sync"} and found["sync"].where == THERE
+    assert found["h2d"].cost_ms == pytest.approx(sum(one.exposed_ns for one in rows) / MS / 2)
+
+
+def test_copies_within_the_device_do_not_have_the_line_of_others() -> None:
+    device = msgspec.structs.replace(answers().breakdown[0], exposed_copy_ns=9 * MS)
+    (found,) = findings_of(answers(breakdown=(device,), copies=copies(("out", "", 9, 4))))
+    assert found.where is None
+
+
+def test_copies_of_many_lines_have_none() -> None:
+    (found,) = findings_of(with_copies(*copies(("out", "", 9, 5), ("in", "", 9, 5))))
+    assert found.where in (HERE, THERE), "half of it"
+    rows = (
+        *copies(("out", "", 9, 4), ("in", "", 9, 4)),
+        CopyTime(way="in", within="", count=2, bytes=9, exposed_ns=5 * MS),
+    )
+    (found,) = findings_of(with_copies(*rows))
+    assert found.where is None
+
+
+SCRIPT = """
+def step(model, x):
+    with save_on_cpu(pin_memory=True):
+        loss = model(x).mean()
+"""
+
+
+@pytest.mark.parametrize("updates", [40, 10])
+@pytest.mark.parametrize(("peak", "fits"), [(30, True), (79, False)])
+def test_what_the_run_knows_of_offloaded_activations(peak: int, fits: bool, updates: int, tmp_path: Path) -> None:
+    """0.5 GiB a step; of four backwards in each update, 0.125 at once. 80 GiB are there, of which 72 may be used."""
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    root = RootFacts(name="Net", parameters=9, modules=3, called=("other.py", 4, "step"))
+    facts = Facts(pid=1, rank=0, world=1, argv=(str(file),), python="3.12", torch="2.13.0", roots=(root,),
+                  backwards=40, optimizer_steps=updates)  # fmt: skip
+    rank = with_copies(*OFFLOADED)
+    report = TraceReport(ranks=(rank,), findings=findings_of(rank))
+    run = diagnosis(Finding(id="compute", bound="compute", share=0.1))
+    run = msgspec.structs.replace(run, peak_bytes=peak * 2**30, memory_bytes=80 * 2**30)
+    first = with_traces(run, report, None, facts).findings[0]
+    assert first.id == "offloaded-activations" and first.where == Place(file=str(file), line=3, function="step")
+    assert first.named is fits and f"{peak}.0 of 80.0 GiB" in first.evidence
+    assert ("to spare" in first.title) is fits and ("save_on_cpu" in first.instead) is fits
+    assert ("checkpoint" in first.instead) is not fits
+    facts = msgspec.structs.replace(facts, argv=("unknown.py",))
+    tight = msgspec.structs.replace(run, peak_bytes=int(71.7 * 2**30))
+    first = with_traces(tight, report, None, facts).findings[0]
+    assert first.named is (updates == 10) and first.where == Place(file="other.py", line=4, function="step")
+
+
 def op(limit: str, ms: float, tensor_cores: bool | None, dtype: str = "fp32") -> OpRoofline:
     return OpRoofline(
         op="aten::mm", shape="[8, 8] [8, 8]", dtype=dtype, ns=int(ms * MS), count=4, flops=1, bytes=1, limit=limit,
@@ -458,12 +566,13 @@ def test_every_finding_holds_its_contract() -> None:
             Annotation(name="Optimizer.step#X", instances=2, host_ns=1, projected_ns=1, busy_ns=MS, kernels=9),
         ),
         syncs=(Sync(cause="?", call="c", op="", count=1, host_ns=1, idle_ns=MS),),
+        copies=copies(("out", "op", 9, 1), ("in", "backward", 9, 1), ("in", "", 9, 1)),
         replay=replay,
     )
     found = findings_of(full)
     assert {finding.id for finding in found} == {
         "input", "launch", "host-code", "h2d", "communication", "allocator", "no-tensor-cores", "compute", "bandwidth",
-        "optimizer", "sync", "attention-by-hand", "float32-attention",
+        "optimizer", "sync", "attention-by-hand", "float32-attention", "offloaded-activations",
     }  # fmt: skip
     assert len({finding.id for finding in found}) == len(all_findings()) + 1  # attention has two
     for finding in found:

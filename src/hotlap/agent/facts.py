@@ -18,7 +18,7 @@ from hotlap.records.session import Session
 from .blocks import form_of, heads, repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
-from .habits import HABITS, Habits, hooks_of, idle_rows, switches
+from .habits import HABITS, Habits, hooks_of, idle_rows, most_alike, switches
 from .host import WARM_STEPS, Cost
 from .imported import imported
 from .lines import Places
@@ -181,6 +181,7 @@ class Script:
             "block_kinds": len({form_of(block) for block in blocks}),
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "hooks": (hooks_of(module), 0),
+            "alike": (most_alike(module)[0], 0),
             "double": sum(_size(p) for p in parameters if p.dtype == torch.float64) / max(1, numbers),
             "called": self._places.caller(),
             **_place(kind, "forward"),
@@ -265,7 +266,11 @@ class Script:
         """How many there are by now."""
         for key, reference in list(self._modules.items()):
             if (module := reference()) is not None:
-                self.roots[key]["hooks"] = (self.roots[key]["hooks"][0], hooks_of(module))
+                facts, (alike, code) = self.roots[key], most_alike(module)
+                facts["hooks"] = (facts["hooks"][0], hooks_of(module))
+                facts["alike"] = (facts["alike"][0], alike)
+                if code is not None and self._places.users(code.co_filename):
+                    facts["hook"] = os.path.abspath(code.co_filename), code.co_firstlineno, code.co_qualname
 
     def _look_for_the_optimized(self, parameters: Iterable[Any]) -> None:
         """How many parameters of each outermost module optimizers hold, or have held. parameters: of theirs, now."""

@@ -1,9 +1,12 @@
 """What scripts do that costs each step, and that can be asked of torch: switches for debugging, hooks, idle rows,
 padding, denormal numbers."""
 
+import functools
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -95,6 +98,21 @@ def _may_wait() -> bool:
 def hooks_of(module: Any) -> int:
     """Hooks on the forwards of a module and all that it holds."""
     return sum(map(len, itertools.chain.from_iterable(map(forward_hooks, module.modules()))))
+
+
+def most_alike(module: Any) -> tuple[int, CodeType | None]:
+    """How many hooks on one of these forwards, that with most, run the same code, and that code."""
+    most = max(itertools.chain.from_iterable(map(forward_hooks, module.modules())), key=len)
+    counted = Counter(filter(None, map(_code_of, list(most.values()))))
+    return next(((times, code) for code, times in counted.most_common(1)), (0, None))
+
+
+def _code_of(hook: Any) -> CodeType | None:
+    """What a hook runs, as far as it is Python's."""
+    while isinstance(hook, (functools.partial, MethodType)):
+        hook = hook.func if isinstance(hook, functools.partial) else hook.__func__
+    run = hook if isinstance(hook, FunctionType) else type(hook).__call__
+    return run.__code__ if isinstance(run, FunctionType) else None
 
 
 def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:

@@ -140,9 +140,10 @@ def _verdict(
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
+    piled = facts is not None and any(root.piled for root in facts.roots)
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
-        None if _left_out(first.steps) else growth(steady.numbered), memory_bytes, steady.evaluating,
+        None if _left_out(first.steps) else growth(steady.numbered, piled), memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
         gpus.busy, long,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Diagnosis, Finding,
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
+from hotlap.records.run import Facts
 from hotlap.records.trace import RankTrace, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
@@ -27,6 +28,7 @@ from hotlap.trace.tables import Trace
 from .diagnose import diagnose
 from .findings import compute, expert_loop, own_graph, replaced
 from .known_ops import known_ops
+from .offloads import with_memory
 from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
 
@@ -80,10 +82,12 @@ def _lines(trace: Trace) -> dict[int, Place]:
     return places_of(trace, beside) if beside is not None else {}
 
 
-def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = None) -> Diagnosis:
+def with_traces(
+    diagnosis: Diagnosis, traces: TraceReport, made: Place | None = None, facts: Facts | None = None
+) -> Diagnosis:
     """The verdict with the traces' findings: one of a bound that the run shows too takes its place, but for causes.
 
-    made: the place that makes the loop's batches, as far as the run knows it.
+    made: the place that makes the loop's batches, as far as the run knows it. facts: of the rank that is looked at.
 
     Of a run on the CPU, where the trace shows the ops that the phases were timed around, only what they are is added.
     """
@@ -100,6 +104,7 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     gone = replaced(kept)
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
+    shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
     rest = _usual(diagnosis)
     shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
     found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms)

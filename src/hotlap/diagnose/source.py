@@ -1,7 +1,7 @@
 """The user's source, read for the line that a finding is about. What can't be read or parsed says nothing."""
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -69,9 +69,9 @@ def name_at(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def first_of(facts: Facts | None, is_it: Callable[[ast.AST], bool]) -> Place | None:
-    """The first line in the user's files that holds what is asked for."""
-    for file in files_of(facts):
+def first_of(facts: Facts | None, is_it: Callable[[ast.AST], bool], more: Sequence[str] = ()) -> Place | None:
+    """The first line in the user's files that holds what is asked for. more: files beside those that were seen."""
+    for file in dict.fromkeys((*files_of(facts), *more)):
         tree = parsed(file)
         lines = [getattr(node, "lineno", 0) for node in ast.walk(tree) if is_it(node)] if tree is not None else []
         if lines:

@@ -59,7 +59,8 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
 
                 traces = traces or read_traces(run.path, found)
             rank = _looked_at(run, traces.balance)
-            found = with_traces(found, traces, Measured.place_of(rank.facts.feeding) if rank.facts else None)
+            facts = rank.facts
+            found = with_traces(found, traces, Measured.place_of(facts.feeding) if facts else None, facts)
         if (long := rank.document(LongSamples)) is not None:
             found = with_long_steps(found, long)
         if (samples := rank.document(Samples)) is not None:

@@ -249,6 +249,11 @@ class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     unused: Count = 0
 
 
+PILE: Final = 3
+"""Hooks of the same code that a module has more at the end than at its first forward, from which they pile up. Two may
+be a pair that was made between these."""
+
+
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module whose forward was seen. softmax, sdpa, constants, expert_loop, mask_checks and shapes_by are
     read in the code of its modules.
@@ -258,7 +263,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     number in it. devices, dtypes: of its parameters. conv, dropout: number of such modules; conv_input_4d: its
     convolutions get images. channels_last: its weights have that memory format. sparse: it makes sparse gradients.
     compiled: it is, by torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
-    wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end.
+    wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end;
+    alike: of these, of the module with most, those of the same code, at the same times; hook: that code, where it is
+    the user's.
     blocks: number of modules in it that are repeated; block: classes of these modules; block_kinds: how many of these
     differ in class or shapes. classes: the most outputs of a linear layer outside of repeated blocks. shapes: different
     shapes of its inputs in the first forwards; grows: share (0 to 1) of its first forwards that got one token more than
@@ -306,6 +313,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     shapes: Count = 0
     grows: float = 0.0
     hooks: tuple[Count, Count] = (0, 0)
+    alike: tuple[Count, Count] = (0, 0)
+    hook: tuple[str, int, str] | None = None
     double: float = 0.0
     padding: float = 0.0
     padding_of_all: float = 0.0
@@ -323,6 +332,11 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     def by_hand(self) -> bool:
         """Whether it may run attention that is written out: its code has some, and it is not known to be passed by."""
         return self.softmax and self.softmax_ran is not False
+
+    @property
+    def piled(self) -> bool:
+        """Whether the same hook came to be on a module again and again."""
+        return self.alike[1] >= self.alike[0] + PILE
 
 
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,6 +126,19 @@ class Sync(Record, frozen=True):
     where: Place | None = None
 
 
+class CopyTime(Record, frozen=True):
+    """Copies between host and device. way: `in` to the device or `out` of it. within: `backward`, `op` (part of an
+    operation, or of what autograd does as it saves tensors) or "", the script's own. bytes: in all; exposed_ns: while
+    no kernel runs on the device, summed over copies."""
+
+    way: str
+    within: str
+    count: int
+    bytes: int
+    exposed_ns: int
+    where: Place | None = None
+
+
 # what ran
 
 
@@ -351,6 +364,7 @@ class RankTrace(Record, frozen=True):
     talks_at: Place | None = None
     launches: Launches | None = None
     syncs: tuple[Sync, ...] = ()
+    copies: tuple[CopyTime, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
     host: tuple[HostTime, ...] = ()
     model: tuple[HostTime, ...] = ()

@@ -21,6 +21,7 @@ from .analyses.annotations import annotations
 from .analyses.breakdown import breakdown
 from .analyses.collectives import collectives, match, talks_at
 from .analyses.compiled import compiled
+from .analyses.copies import copies
 from .analyses.gaps import gaps
 from .analyses.host_time import host_time, model_time
 from .analyses.kernels import kernels
@@ -87,6 +88,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         talks_at=talks_at(view),
         launches=launches(view) if view.devices else None,
         syncs=syncs(view),
+        copies=copies(view),
         kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, asked.top)),
         host=host_time(view.on_host, asked.top),
         model=model_time(view.on_host, asked.top),

@@ -1,12 +1,16 @@
 """Each step takes longer than the last."""
 
-from hotlap.diagnose.source import call_of, files_of, growing
-from hotlap.records.diagnosis import Finding
+import ast
+import re
+
+from hotlap.diagnose.source import call_of, files_of, first_of, growing, name_of
+from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
+from hotlap.records.run import Facts, RootFacts
 
 from ._base import Measured
 
-HOOKS = ("register_forward_hook", "register_forward_pre_hook")
+HOOKS = frozenset({"register_forward_hook", "register_forward_pre_hook"})
 
 
 def find(measured: Measured) -> Finding | None:
@@ -15,30 +19,58 @@ def find(measured: Measured) -> Finding | None:
         return None
     first, last, steps = measured.growth
     lost = max(0.0, measured.step_ms - first)
-    grown = [
-        root for root in (measured.facts.roots if measured.facts else ()) if root.hooks[1] > root.hooks[0] + steps / 2
-    ]
+    grown = [root for root in (measured.facts.roots if measured.facts else ()) if root.piled]
     joined = next((at for file in files_of(measured.facts) for at in growing(file)), None) if not grown else None
-    more = "; ".join(f"hooks on the forwards of {root.name}: {root.hooks[0]}, then {root.hooks[1]}" for root in grown)
+    more = "; ".join(_hooks(root) for root in grown)
     return Finding(
         id="steps-grow",
-        bound="unknown",
+        bound="launch" if grown and measured.cuda and measured.drained else "unknown",
         share=min(1.0, lost / measured.step_ms),
         cost_ms=lost,
         title="hooks pile up: each step takes longer" if grown else "each step takes longer than the last",
-        where=call_of(measured.facts, HOOKS) if grown else joined or measured.place_of(measured.root),
+        where=_registered(measured.facts, grown[0]) if grown else joined or measured.place_of(measured.root),
         evidence=f"{ms(first)} a step at first, {ms(last)} {steps} steps later"
         + (f": {ms((last - first) / steps)} more in each" if steps else "")
         + (f"; {more}" if more else ""),
-        why="a hook that is registered in each step is called in all that follow"
+        why="a hook that is registered again and not removed is called in all forwards that follow, as often as it was "
+        "registered"
         if grown
         else "what is joined with more of its kind in each step is copied whole each time"
         if joined
         else "something that is kept grows: hooks, losses with their graphs (`total += loss`), lists, a cache",
-        instead="register hooks once, before the loop, or `handle.remove()` them at the step's end"
+        instead="register hooks once, before the loop, or `handle.remove()` each after the forward that it is for"
         if grown
         else "write into a tensor that is there, `buffer[at : at + n] = new`, or keep a `collections.deque(maxlen=...)`"
         if joined
         else "`total += loss.detach()`; bound what is kept; `del` what holds a graph",
         named=True,
     )
+
+
+def _hooks(root: RootFacts) -> str:
+    called = f" ({root.hook[2]})" if root.hook is not None else ""
+    return (
+        f"hooks on the forwards of {root.name}: {root.hooks[0]}, then {root.hooks[1]}; up to {root.alike[1]} of the "
+        f"same function{called} on one module"
+    )
+
+
+def _registered(facts: Facts | None, root: RootFacts) -> Place | None:
+    """The line that registers the hook: one that names it, or what makes it, or holds it; else the hook's own where
+    that is known, else the first that registers any."""
+    if root.hook is None:
+        return call_of(facts, HOOKS)
+    names = set(re.findall(r"\w+", root.hook[2].replace("<locals>", ""))) - {"lambda"}
+    at = root.hook[1]
+
+    def registers(node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call) or name_of(node).split(".")[-1] not in HOOKS:
+            return False
+        given = (*node.args, *(keyword.value for keyword in node.keywords))
+        inside = (one for argument in given for one in ast.walk(argument))
+        return any(getattr(one, "id", getattr(one, "attr", "")) in names or is_it(one) for one in inside)
+
+    def is_it(node: ast.AST) -> bool:
+        return isinstance(node, ast.Lambda) and node.lineno <= at <= (node.end_lineno or 0)
+
+    return first_of(facts, registers, root.hook[:1]) or Measured.place_at(root.hook)

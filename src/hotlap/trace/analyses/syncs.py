@@ -30,6 +30,7 @@ from hotlap.records.trace import Sync
 from hotlap.trace.links import enclosing, outermost
 from hotlap.trace.view import Ints, View
 
+from .copies import within
 from .gaps import pieces
 from .grouping import host_of, outermost_op, packed_places, unpacked
 from .waits import SYNC, waiting_calls
@@ -44,6 +45,7 @@ BOOL: Final = "`bool(tensor)`, as in `if` or `assert`"
 MASK: Final = "boolean mask"
 ITEM: Final = "`.item()`"
 PAGEABLE_IN: Final = "pageable host-to-device copy"
+WITHIN_AN_OP: Final = "a copy to the host within an operation"
 ASKED: Final = 4
 """torch 2.13 asks 5 times for a scalar that is neither 0 nor infinite, more often for more values."""
 _RULES: Final = tuple(
@@ -70,6 +72,7 @@ _RULES: Final = tuple(
         (r"^aten::(item|_local_scalar_dense)$", ITEM),
         (r"^copy: pageable in$", PAGEABLE_IN),
         (r"^copy: pinned in$", "host-to-device copy that waits (no non_blocking)"),
+        (r"^copy: out within an op$", WITHIN_AN_OP),
         (r"^copy: out$", "`.cpu()` or `.to('cpu')`"),
         (
             r"^cudaDeviceSynchronize$|^hipDeviceSynchronize$|torch/cuda/__init__\.py.*: synchronize$",
@@ -174,9 +177,15 @@ def _idle(view: View, rows: Ints) -> Ints:
 
 def _causes(view: View, rows: Ints) -> list[str]:
     ways, last = _ways(view, rows).tolist(), _end_of_profile(view, rows)
+    inside = (
+        one == "op" and op.startswith("aten::") for one, op in zip(within(view, rows), _ops(view, rows), strict=True)
+    )
+    words = (
+        _COPY_WORDS[way] + " within an op" * (way == _OUT and deep) for way, deep in zip(ways, inside, strict=True)
+    )
     return [
-        END_OF_PROFILE if end else cause_of("\n".join(_names_around(view, row)) + _COPY_WORDS[way])
-        for row, way, end in zip(rows.tolist(), ways, last, strict=True)
+        END_OF_PROFILE if end else cause_of("\n".join(_names_around(view, row)) + said)
+        for row, said, end in zip(rows.tolist(), words, last, strict=True)
     ]
 
 

@@ -23,7 +23,7 @@ AT_LINES: Final = ("sync",)
 """Findings of which a rank has one at each line; of all others it has one at most."""
 OWN: Final = {
     "input": ("input",),
-    "copies": ("h2d",),
+    "copies": ("h2d", "offloaded-activations"),
     "python": ("host-code",),
     "host": ("host-code", "launch", "sync", "allocator"),
 }

@@ -6,13 +6,16 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import idle, idle_ms, per_step_ms, place, share, total
+from .offloaded import kept, most_at, part
 
 
 def find(answers: RankTrace) -> list[Finding]:
     """Exposed copies and memsets on the device, and idle time while the host stages pageable copies."""
     gaps = idle(answers, "copy")
     exposed = sum(one.exposed_copy_ns for one in answers.breakdown)
-    waited = idle_ms(answers, total(gaps))
+    offloaded, staged = part(answers)  # `offloaded` tells these
+    exposed = max(0, exposed - offloaded)
+    waited = idle_ms(answers, total(gaps)) * (1 - staged)
     cost = per_step_ms(answers, exposed) + waited
     if not cost:
         return []
@@ -23,7 +26,7 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, cost),
             cost_ms=cost,
             title="copies that no computation hides",
-            where=place(gaps),
+            where=place(gaps) or most_at(tuple(one for one in answers.copies if one not in kept(answers)), exposed),
             evidence=f"{ms(per_step_ms(answers, exposed))} a step of copies alone on the device, "
             f"{ms(waited)} idle while pageable memory is staged",
             why="a copy on the stream that computes, or from pageable memory, overlaps nothing",

@@ -8,8 +8,9 @@ from hotlap.records.diagnosis import WAITS, Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
 
-from ..analyses.syncs import PAGEABLE_IN
+from ..analyses.syncs import PAGEABLE_IN, WITHIN_AN_OP
 from ._base import between_waits, idle_ms, inside, share
+from .offloaded import kept, waits_within
 
 ITEM = "`.item()`"
 INSTEAD = {
@@ -20,6 +21,8 @@ INSTEAD = {
     "boolean mask": "multiply by the mask or use torch.where: a boolean index has to count on the host",
     "`nonzero`": "use a mask, or torch.nonzero_static with a size",
     "`torch.cuda.synchronize()`": "take it out of the loop; time with CUDA events",
+    WITHIN_AN_OP: "leave hooks out that copy what autograd saves (`save_on_cpu`); where the operation itself works on "
+    "the host, use another",
     "`.cpu()` or `.to('cpu')`": "copy every n steps, into pinned memory with non_blocking=True",
     "`clip_grad_norm_`": "pass error_if_nonfinite=False and do not read the norm on the host",
 }
@@ -32,12 +35,14 @@ TOLIST = "read all values at once, before the loop: `values.tolist()`"
 def find(answers: RankTrace) -> list[Finding]:
     """One finding for the waits of a kind in a function, or for all in one that waits many times a step, at the dearest
     line; share and cost: the idle time that follows from them. What follows from staging pageable copies is in the
-    finding of copies."""
-    between = between_waits(answers)
+    finding of copies, what from offloading activations in that of these."""
+    offloads, theirs = kept(answers), waits_within(answers)
+    between = {at: ns for at, ns in between_waits(answers).items() if at not in theirs}
     alike: defaultdict[object, list[Sync]] = defaultdict(list)
     for sync in answers.syncs:
         at = inside(sync.where)
-        if sync.cause != PAGEABLE_IN and (sync.idle_ns > 0 or at in between):
+        told = sync.cause == PAGEABLE_IN or (offloads and sync.cause == WITHIN_AN_OP)
+        if not told and (sync.idle_ns > 0 or at in between):
             alike[at if at in between else (at, sync.cause)].append(sync)
     return [_finding(answers, some, between.get(inside(some[0].where))) for some in alike.values()]
 

@@ -1,0 +1,49 @@
+"""What a run knows of activations that its trace shows to be offloaded: the line, and whether memory asks for it."""
+
+from typing import Final
+
+import msgspec
+
+from hotlap.records.diagnosis import Diagnosis, Finding
+from hotlap.records.run import Facts
+from hotlap.records.trace import TraceReport
+from hotlap.trace.findings.offloaded import ID, KEEP, bytes_a_step
+
+from .findings._base import Measured
+from .source import call_of
+
+CALLS: Final = (
+    "save_on_cpu", "OffloadActivations", "get_act_offloading_ctx_manager", "offload_wrapper", "saved_tensors_hooks",
+)  # fmt: skip
+"""What has activations offloaded: torch's own, and those of torchtune and TRL."""
+FULL: Final = 0.9
+"""Of the device's memory, up to which what is offloaded has room beside the peak."""
+SHORT: Final = (
+    "checkpoint some blocks in place of offloading: to compute them again may take less than the bus does; or offload "
+    "only the largest tensors, on a stream of their own, so that computing hides the copies; or smaller micro-batches"
+)
+
+
+def with_memory(finding: Finding, found: Diagnosis, traces: TraceReport, facts: Facts | None) -> Finding:
+    """The finding with the line that has them offloaded, else the call of the forward, and with the advice that memory
+    allows. What is saved twice counts twice: it then seems to need more than it would."""
+    if finding.id != ID:
+        return finding
+    root = facts.model if facts else None
+    where = call_of(facts, CALLS) or (Measured.place_at(root.called) if root else None) or finding.where
+    finding = msgspec.structs.replace(finding, where=where)
+    used, whole = found.peak_bytes, found.memory_bytes
+    if not used or not whole or facts is None:
+        return finding
+    at_once = max(map(bytes_a_step, traces.ranks)) / max(1, round(facts.backwards / max(1, facts.optimizer_steps)))
+    said = f"{finding.evidence}; at the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB of its memory are in use"
+    if used + at_once > FULL * whole:
+        why = "what autograd saves crosses the bus twice; beside the peak the device's memory may not hold all of it"
+        return msgspec.structs.replace(finding, evidence=said, why=why, instead=SHORT, named=False)
+    return msgspec.structs.replace(
+        finding,
+        title="activations wait for the backward in host memory, with memory to spare on the device",
+        evidence=said,
+        why="what autograd saves crosses the bus twice, and the device's memory would hold it",
+        instead=KEEP,
+    )
