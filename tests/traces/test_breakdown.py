@@ -36,6 +36,19 @@ def test_overlapping_streams_count_once() -> None:
     assert (found.device, found.span_ns, found.streams, found.kernels) == (0, 100, 3, 2)
 
 
+def test_copies_within_the_device_are_told_apart_where_no_other_runs() -> None:
+    trace = make(
+        device=[
+            event("compute", 0, 10),
+            {**event("copy", 5, 15), "name": "Memcpy DtoD (Device -> Device)"},  # alone from 10 to 16
+            {**event("copy", 16, 10, stream=8), "name": "Memcpy HtoD (Pinned -> Device)"},  # to 26
+            event("memset", 24, 10),  # alone from 26 to 34
+        ]
+    )
+    (found,) = breakdown(view(trace, 0, 100))
+    assert (found.exposed_copy_ns, found.exposed_inside_ns) == (24, 14)
+
+
 def test_the_window_cuts_work() -> None:
     trace = make(device=[event("compute", 0, 50), event("compute", 90, 50)])
     (found,) = breakdown(view(trace, 40, 100))

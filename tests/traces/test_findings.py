@@ -401,6 +401,19 @@ def test_of_kernels_without_sizes_those_move_data_whose_names_say_so() -> None:
     assert share(multi_tensor_apply_kernel=100.0) == pytest.approx(0.3)
 
 
+def test_copies_within_the_device_are_traffic_of_its_memory_and_not_of_the_host() -> None:
+    def found(inside: int, *names: str) -> dict[str, float]:
+        one = msgspec.structs.replace(answers().breakdown[0], exposed_copy_ns=12 * MS, exposed_inside_ns=inside * MS)
+        copies = [KernelTime(by="name", key=name, ns=12 * MS, count=1, share=0.1, longest_ns=1) for name in names]
+        rows = (op("compute", 70, True), op("bandwidth", 10, None))
+        told = findings_of(answers(breakdown=(one,), roofline=rows, kernels=tuple(copies)))
+        return {one.id: one.share for one in told if one.id in {"h2d", "bandwidth"}}
+
+    assert found(0, "Memcpy HtoD (Pinned -> Device)") == {"h2d": pytest.approx(0.12), "bandwidth": pytest.approx(0.1)}
+    assert found(12, "Memcpy DtoD (Device -> Device)") == {"bandwidth": pytest.approx(0.12)}
+    assert found(2, "Memset (Device)")["h2d"] == pytest.approx(0.1)
+
+
 def test_an_optimizer_is_named_where_one_pass_would_win() -> None:
     note = Annotation(
         name="Optimizer.step#AdamW.step", instances=2, host_ns=MS, projected_ns=MS, busy_ns=6 * MS, kernels=100

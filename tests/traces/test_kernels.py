@@ -172,9 +172,10 @@ def climbed(trace: Any, row: int, linked: bool = True) -> Place | None:
         if mine["cat"] == "python":
             return Place(file="user.py", line=3, function="z")
         same = [at for at, one in enumerate(host) if one["name"] == "aten::x" and one["sequence"] == mine["sequence"]]
-        if linked and mine["cat"] == "op" and mine["sequence"] >= 0 and same:
-            forward = min(same, key=lambda at: (host[at]["depth"], host[at]["start"], at))
-            if forward != row and (found := climbed(trace, forward, linked=False)) is not None:
+        same = [at for at in same if host[at]["parent"] not in same]
+        if linked and mine["name"] == "XBackward0" and mine["sequence"] >= 0 and same:
+            forward = min(same, key=lambda at: (-host[at]["start"], at))
+            if (found := climbed(trace, forward, linked=False)) is not None:
                 return found
         row = mine["parent"]
     return None

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from hotlap.records.diagnosis import Place
 from hotlap.records.profile import Lines
 from hotlap.trace.analyses.grouping import places
 from hotlap.trace.lines import places_of
@@ -99,6 +100,24 @@ def test_a_backward_op_has_the_line_of_its_forward() -> None:
         "autograd::engine::evaluate_function: MmBackward0": 3,
         "aten::t": 3,
     }
+
+
+def test_an_op_without_a_backward_before_it_is_not_its_forward() -> None:
+    """It has the number that the next op with one takes, and may lie further out."""
+    there, here = Place(file="a.py", line=1), Place(file="a.py", line=2)
+    trace = make(
+        [
+            op("aten::to", 5, 2, sequence=4),
+            note("hotlap:forward", 9, 20),
+            op("aten::linear", 10, 8, sequence=4),
+            op("aten::addmm", 11, 5, sequence=4),
+            op("aten::relu", 20, 5, sequence=5),
+            op("autograd::engine::evaluate_function: AddmmBackward0", 30, 9, sequence=4, tid=2),
+            op("aten::linear", 32, 2, sequence=4, tid=2),  # of a checkpoint, on the engine's thread
+        ]
+    )
+    where, number = places(View(trace, view(trace).window, {0: there, 2: here}), np.array([5]))
+    assert [where[at] for at in number] == [here]
 
 
 def call(name: str, start: int, dur: int) -> dict[str, object]:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotlap.records.diagnosis import Place
 from hotlap.records.peaks import Peaks
 from hotlap.trace.analyses.roofline import MATRIX, Call, call_of, claimed, needs, roofline, tensor_cores, why_not
 from hotlap.trace.peaks import DEVICES, peaks_of
 from hotlap.trace.read import read
+from hotlap.trace.view import View
 
 from .build import call, kernel, make, op, view
 
@@ -315,6 +317,15 @@ def test_same_sizes_with_other_strides_are_one_row() -> None:
     )
     (row,) = roofline(view(trace), H100)
     assert (row.count, row.ns, row.bytes) == (2, 12, 4 * 96 + 4 * 72)
+
+
+def test_the_place_of_a_row_is_the_one_with_most_of_its_time() -> None:
+    host = [row for at in (0, 10, 20) for row in (op("aten::add", at, 5, shapes=0), call("l", at + 1, 1, at + 1))]
+    device = [kernel("a", 50, 5, 1), kernel("a", 60, 3, 11), kernel("a", 70, 4, 21)]
+    trace = make(host=host, device=device, shapes=[shapes([[4, 8], [4, 8]], ["float", "float"])])
+    first, then = Place(file="a.py", line=1), Place(file="a.py", line=2)
+    (row,) = roofline(View(trace, view(trace).window, {0: first, 2: then, 4: then}), H100)
+    assert (row.count, row.ns, row.where) == (3, 12, then)
 
 
 def test_broken_shapes_and_nothing() -> None:

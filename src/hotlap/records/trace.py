@@ -52,6 +52,7 @@ class Breakdown(Record, frozen=True):
 
     span_ns: length of the window. compute_ns: union of kernels that are not communication. exposed_communication_ns:
     communication while nothing computes. exposed_copy_ns: copies and memsets while nothing computes or communicates.
+    exposed_inside_ns: of it, while none of these is from or to the host: within the device, or memsets.
     idle_ns: the device does none of these. communication_ns, copy_ns: the whole union, exposed or not; kernel_ns: sum
     over kernels, more than the union where streams overlap. streams: number with work. kernels: number of them.
     """
@@ -67,6 +68,7 @@ class Breakdown(Record, frozen=True):
     kernel_ns: int
     streams: int
     kernels: int
+    exposed_inside_ns: int = 0
 
 
 class Gap(Record, frozen=True):

@@ -21,6 +21,8 @@ Bools = npt.NDArray[np.bool_]
 
 COMMUNICATION: Final = re.compile(r"nccl|rccl|gloo|all_?reduce|all_?gather|reduce_?scatter|sendrecv|nvshmem", re.I)
 """Kernels that talk to other ranks, by name."""
+WITH_HOST: Final = "HtoD|DtoH"
+"""Copies between host and device. All others, and memsets, are traffic of the device's own memory."""
 PYTHON_NAME: Final = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 """How the profiler names a Python function: file(line): function; the line is where the function begins."""
 NOT_USERS: Final = re.compile(

@@ -49,7 +49,7 @@ class Host:
         self.parent: Ints = host["parent"].to_numpy().astype(np.int64)
         self.op: Bools = (host["cat"] == "op").to_numpy()
         self.python: Bools = (host["cat"] == "python").to_numpy()
-        self._order = host.select("sequence", "depth", "start")
+        self._order = host.select("sequence", "start", "tid")
 
     def named(self, wanted: Callable[[str], object]) -> Bools:
         """Which rows have a name that is wanted; each distinct name is asked once."""
@@ -70,17 +70,22 @@ class Host:
 
     @cached_property
     def forward(self) -> Ints:
-        """For each row the outermost forward op with its sequence number; -1 where it has none, or is that op."""
-        sequence, depth, start = (self._order[column].to_numpy() for column in self._order.columns)
+        """For each row of the backward the outermost forward op with its sequence number; -1 for others, and where none
+        is. Of several it is the last: an op without a backward has the number that the next one with one takes."""
+        sequence, start, tid = (self._order[column].to_numpy() for column in self._order.columns)
         found = np.full(len(sequence), -1, np.int64)
-        rows = np.nonzero(self.op & (sequence >= 0))[0]
-        first = rows[~self.named(lambda name: "Backward" in name or name.startswith("autograd::engine"))[rows]]
-        first = first[np.lexsort((start[first], depth[first], sequence[first]))]
+        numbered = self.op & (sequence >= 0)
+        engine = self.named(lambda name: name.startswith("autograd::engine"))
+        back = self.named(lambda name: "Backward" in name) | engine
+        rows, first = np.nonzero(numbered & back)[0], np.nonzero(numbered & ~back)[0]
+        above = np.maximum(self.parent[first], 0)
+        first = first[(self.parent[first] < 0) | ~self.op[above] | (sequence[above] != sequence[first])]
+        recomputed = np.isin(tid[first], np.unique(tid[engine]))  # a thread has numbers of its own
+        first = first[np.lexsort((-start[first], recomputed, sequence[first]))]
         first = first[np.diff(sequence[first], prepend=-1) != 0]
         if len(first):
             index = np.minimum(np.searchsorted(sequence[first], sequence[rows]), len(first) - 1)
-            same = (sequence[first[index]] == sequence[rows]) & (first[index] != rows)
-            found[rows] = np.where(same, first[index], -1)
+            found[rows] = np.where(sequence[first[index]] == sequence[rows], first[index], -1)
         return found
 
     def nearest(self, rows: Ints, wanted: Bools) -> Ints:

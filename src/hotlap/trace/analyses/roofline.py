@@ -24,6 +24,7 @@ attention always use them, `sgemm`, `simt`, `gemv` and `ffma` never.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,19 +35,18 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from hotlap.records.diagnosis import Place
 from hotlap.records.peaks import Peaks
 from hotlap.records.trace import OpRoofline
 
 from ..links import topmost
-from ..view import View
+from ..view import WITH_HOST, View
 from .grouping import Ints, host_of, places
 from .kernels import shown
 
 SMALL_NS: Final = 2_000
 MOST_NAMES: Final = 16
 TRITON: Final = "triton_"
-WITH_HOST: Final = "HtoD|DtoH"
-"""Copies between host and device, which neither arithmetic nor the device's memory limits."""
 
 TYPES: Final = {
     "float": ("fp32", 4),
@@ -345,13 +345,15 @@ def needs(call: Call) -> Work | None:
 
 
 def roofline(view: View, peaks: Peaks | None) -> tuple[OpRoofline, ...]:
-    """By op, shape and dtype, most device time first."""
+    """By op, shape and dtype, most device time first, each with the place that has most of it."""
     with_host = (pl.col("kind") == "copy") & pl.col("name").str.contains(WITH_HOST)
     work = view.work.filter((pl.col("op") >= 0) & (pl.col("start") >= view.window.start_ns) & ~with_host)
     if not len(work) or not len(view.trace.shapes):
         return ()
     rows = claimed(view, work["op"].to_numpy().astype(np.int64))
-    groups = grouped(view, work.select("name", "dur").with_columns(pl.Series("row", rows)))
+    distinct, place = places(view, rows)
+    work = work.select("name", "dur").with_columns(pl.Series("row", rows), pl.Series("place", place))
+    groups = grouped(view, work, "place")
     merged: dict[tuple[str, str, str], list[tuple[dict[str, int], Call, Work]]] = {}
     for group in groups.iter_rows(named=True):
         call = call_of(view, group["op"], group["shapes"])
@@ -360,12 +362,20 @@ def roofline(view: View, peaks: Peaks | None) -> tuple[OpRoofline, ...]:
             key = (call.op, shown(view.trace.shapes["dims"][group["shapes"]]), call.dtype)
             merged.setdefault(key, []).append((group, call, need))
     kept = sorted(merged.items(), key=lambda item: (-sum(group["ns"] for group, _, _ in item[1]), item[0]))
-    where, number = places(view, np.array([parts[0][0]["row"] for _, parts in kept], np.int64))
     kernels = dict(groups.select("row", "kernels").iter_rows())
     return tuple(
-        msgspec.structs.replace(_record(key, parts, peaks, kernels), where=where[number[at]])
-        for at, (key, parts) in enumerate(kept)
+        msgspec.structs.replace(_record(key, parts, peaks, kernels), where=_dearest([g for g, _, _ in parts], distinct))
+        for key, parts in kept
     )
+
+
+def _dearest(groups: Sequence[dict[str, int]], distinct: Sequence[Place | None]) -> Place | None:
+    """The place that most of their time is at, of those that are known."""
+    took: Counter[Place] = Counter()
+    for group in groups:
+        if (place := distinct[group["place"]]) is not None:
+            took[place] += group["ns"]
+    return took.most_common(1)[0][0] if took else None
 
 
 def claimed(view: View, rows: Ints) -> Ints:

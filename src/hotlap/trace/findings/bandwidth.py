@@ -8,6 +8,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import KernelTime, RankTrace
 
+from ..view import WITH_HOST
 from ._base import per_step_ms, share
 from .attention import scores
 
@@ -48,10 +49,12 @@ def find(answers: RankTrace) -> list[Finding]:
 
 
 def _unsized(answers: RankTrace) -> int:
-    """Time of kernels whose ops do not tell their sizes: an optimizer's lists of tensors, but also cuDNN's RNNs."""
-    busy = sum(one.kernel_ns - one.communication_ns for one in answers.breakdown)
+    """Time of kernels and of copies within the device whose ops do not tell their sizes: an optimizer's lists of
+    tensors, but also cuDNN's RNNs."""
+    busy = sum(one.kernel_ns - one.communication_ns + one.exposed_inside_ns for one in answers.breakdown)
     return max(0, busy - sum(row.ns for row in answers.roofline))
 
 
 def _named(answers: RankTrace) -> list[KernelTime]:
-    return [row for row in answers.kernels if row.by == "name" and MOVES.search(row.key)]
+    named = (row for row in answers.kernels if row.by == "name" and MOVES.search(row.key))
+    return [row for row in named if not re.search(WITH_HOST, row.key)]

@@ -1,4 +1,4 @@
-"""Copies that nothing overlaps."""
+"""Copies between host and device that nothing overlaps."""
 
 from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
@@ -10,9 +10,9 @@ from .offloaded import kept, most_at, part
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Exposed copies and memsets on the device, and idle time while the host stages pageable copies."""
+    """Exposed copies between host and device, and idle time while the host stages pageable copies."""
     gaps = idle(answers, "copy")
-    exposed = sum(one.exposed_copy_ns for one in answers.breakdown)
+    exposed = sum(one.exposed_copy_ns - one.exposed_inside_ns for one in answers.breakdown)
     offloaded, staged = part(answers)  # `offloaded` tells these
     exposed = max(0, exposed - offloaded)
     waited = idle_ms(answers, total(gaps)) * (1 - staged)
@@ -25,7 +25,7 @@ def find(answers: RankTrace) -> list[Finding]:
             bound="h2d",
             share=share(answers, cost),
             cost_ms=cost,
-            title="copies that no computation hides",
+            title="copies between host and device that no computation hides",
             where=place(gaps) or most_at(tuple(one for one in answers.copies if one not in kept(answers)), exposed),
             evidence=f"{ms(per_step_ms(answers, exposed))} a step of copies alone on the device, "
             f"{ms(waited)} idle while pageable memory is staged",

@@ -33,7 +33,10 @@ def kept(answers: RankTrace) -> tuple[CopyTime, ...]:
 def part(answers: RankTrace) -> tuple[int, float]:
     """Exposed time of these copies, ns, and their part of that of all copies in, which the host may have to stage."""
     found = kept(answers)
-    exposed = min(sum(one.exposed_ns for one in found), sum(one.exposed_copy_ns for one in answers.breakdown))
+    exposed = min(
+        sum(one.exposed_ns for one in found),
+        sum(one.exposed_copy_ns - one.exposed_inside_ns for one in answers.breakdown),
+    )
     all_in = sum(one.bytes for one in answers.copies if one.way == "in")
     return exposed, sum(one.bytes for one in found if one.way == "in") / max(1, all_in)
 
