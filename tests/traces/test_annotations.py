@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotlap.trace.analyses.annotations import annotations
+from hotlap.trace.analyses.annotations import annotations, outside
 from hotlap.trace.read import read
 
 from .build import call, kernel, make, note, op, view
@@ -77,6 +77,23 @@ def test_ranges_count_where_they_begin_with_work_that_ends_later() -> None:
     )
     (row,) = annotations(view(trace, 50, 100))
     assert (row.name, row.projected_ns) == ("mine", 10)
+
+
+def test_work_outside_of_the_phases() -> None:
+    host = [
+        note("ProfilerStep#1", 0, 50),
+        note("hotlap:forward", 0, 10),
+        call("launch", 1, 1, 1),
+        call("launch", 12, 1, 2),
+        note("hotlap:other", 14, 10),
+        call("launch", 15, 1, 3),
+        note("hotlap:backward", 30, 10),
+        op("autograd::engine::x", 31, 5, tid=2),
+        call("launch", 32, 1, 4, tid=2),
+    ]
+    device = [kernel("k", 50, 5, 1), kernel("k", 60, 7, 2), kernel("k", 65, 6, 3), kernel("k", 80, 9, 4)]
+    assert outside(view(make(host=host, device=device))) == 11
+    assert outside(view(make(host=host[2:4], device=device))) is None
 
 
 def test_a_graph_launch_brings_all_its_work() -> None:

@@ -13,7 +13,7 @@ from hotlap.diagnose.findings.compute import ISSUING
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import UNTOLD, with_traces
 from hotlap.levers import all_levers
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, Phases, RootFacts
 from hotlap.records.trace import (
@@ -156,6 +156,7 @@ def test_idle_time_between_many_waits_of_a_function_is_theirs() -> None:
     assert (many["sync"].share, many["launch"].share) == (pytest.approx(0.42), pytest.approx(0.1))
     assert few["launch"].where == here and "80% of it in loss_of" in few["launch"].evidence
     assert many["launch"].where == there
+    assert many["sync"].named and not few["sync"].named
     assert "in place of the loop" in many["sync"].instead and "in place of the loop" not in few["sync"].instead
 
 
@@ -739,6 +740,21 @@ def test_of_the_loops_own_code_stays_what_the_traces_do_not_explain(explained: f
     found = with_traces(run, traced(Finding(id="sync", bound="sync", share=explained)))
     assert {f.id: f.share for f in found.findings}.get("host-code") == (left if left is None else pytest.approx(left))
     assert found.bound == ("sync" if left is None else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("outside_ms", "bound", "left"),
+    [(40, "bandwidth", None), (20, "bandwidth", 0.9 - 20 / 45), (0, "bandwidth", 0.9), (40, "input", 0.9)],
+)
+def test_of_the_loops_own_code_does_not_stay_what_the_device_does_there(
+    outside_ms: int, bound: Bound, left: float | None
+) -> None:
+    run = diagnosis(Finding(id="host-code", bound="unknown", share=0.9))
+    shown = traced(Finding(id="attention-by-hand", bound=bound, share=0.85, named=True))
+    rank = msgspec.structs.replace(shown.ranks[0], outside_ns=2 * outside_ms * MS)
+    found = with_traces(run, msgspec.structs.replace(shown, ranks=(rank,)))
+    assert {f.id: f.share for f in found.findings}.get("host-code") == (left if left is None else pytest.approx(left))
+    assert found.findings[0].id == "attention-by-hand"
 
 
 def test_a_cause_that_the_run_names_stays_beside_a_trace() -> None:

@@ -43,6 +43,8 @@ INSTEAD: Final[dict[str, frozenset[Bound]]] = {
 }
 """Findings of a run that only say where the time goes, and the bounds of a trace that say why."""
 IDLE: Final = ("host-code", "sync", "launch", "allocator", "communication")
+BUSY: Final = ("compute", "bandwidth")
+"""Bounds of findings of a trace about what the device does."""
 HOST_CODE: Final = 0.1
 """As in `findings/host_code.py`."""
 COMPUTE: Final = 0.1
@@ -125,7 +127,8 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
 
     Device events hold waiting in collectives too, so of the run's `compute` stays what the traces call computing. Waits
     that come seldom may lie outside of the few steps of a trace. So of the loop's own code stays what the traces' idle
-    time does not explain, where that is still much.
+    time does not explain, nor the work that the device has there, where the traces say what it is; where that is still
+    much.
     """
     bounds = {one.bound for one in traces.findings}
     if finding.id == "own-graph":
@@ -144,7 +147,13 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     if finding.id != "host-code":
         return finding
     share = finding.share - sum(one.share for one in traces.findings if one.id in IDLE)
+    share -= min(_outside(traces) / step_ms, sum(one.share for one in traces.findings if one.bound in BUSY))
     return msgspec.structs.replace(finding, share=share) if share >= HOST_CODE else None
+
+
+def _outside(traces: TraceReport) -> float:
+    """Device time of work that was issued outside of the phases, ms a step, of the rank with most."""
+    return max((rank.outside_ns or 0) / rank.window.count / 1e6 for rank in traces.ranks)
 
 
 def _computing_ms(rank: RankTrace) -> float:

@@ -348,8 +348,9 @@ class RankTrace(Record, frozen=True):
     without the profiler, None unknown. gaps: the dearest ones. idle_ns: idle time by cause, of all gaps. waited_ns:
     exposed communication, summed over devices, before the last rank had come, None where other ranks are unknown;
     talks_at: the line that issued most of what is exposed. host: functions and ops of the thread that trains. model:
-    host time in forward, backward and optimizer only, where hotlap labelled them. peaks: what roofline compares with.
-    timeline, memory_curves: for `hotlap report` only (docs/report.md).
+    host time in forward, backward and optimizer only, where hotlap labelled them. outside_ns: device time of work that
+    was issued outside of these and of data and h2d, None without labels. peaks: what roofline compares with. timeline,
+    memory_curves: for `hotlap report` only (docs/report.md).
     """
 
     source: str
@@ -362,6 +363,7 @@ class RankTrace(Record, frozen=True):
     breakdown: tuple[Breakdown, ...] = ()
     gaps: tuple[Gap, ...] = ()
     idle_ns: dict[str, int] = {}
+    outside_ns: int | None = None
     waited_ns: int | None = None
     talks_at: Place | None = None
     launches: Launches | None = None

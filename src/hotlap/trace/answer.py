@@ -17,7 +17,7 @@ from hotlap.records.errors import RecordError
 from hotlap.records.run import Phases
 from hotlap.records.trace import Gap, RankTrace, TraceReport
 
-from .analyses.annotations import annotations
+from .analyses.annotations import annotations, outside
 from .analyses.breakdown import breakdown
 from .analyses.collectives import collectives, match, talks_at
 from .analyses.compiled import compiled
@@ -85,6 +85,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         breakdown=breakdown(view),
         gaps=idle,
         idle_ns=_by_cause(idle),
+        outside_ns=outside(view),
         talks_at=talks_at(view),
         launches=launches(view) if view.devices else None,
         syncs=syncs(view),

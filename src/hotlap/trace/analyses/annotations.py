@@ -20,6 +20,7 @@ import polars as pl
 
 from hotlap.records.trace import Annotation
 
+from ..intervals import union
 from ..links import ranges
 from ..tables import WORK
 from ..view import View
@@ -27,6 +28,8 @@ from .grouping import Ints, host_of, union_ns
 
 NUMBERED: Final = r"#\d+$"
 ENGINE: Final = "autograd::engine::"
+LABEL: Final = "hotlap:"
+LABELLED: Final = ("data", "h2d", "forward", "backward", "optimizer")
 ENGINE_THREAD: Final = "pt_autograd"
 """How torch names the engine's threads; nsys records that, and no ops."""
 
@@ -49,6 +52,19 @@ def annotations(view: View) -> tuple[Annotation, ...]:
         .sort("projected_ns", "host_ns", "name", descending=[True, True, False])
     )
     return tuple(Annotation(**row) for row in found.iter_rows(named=True))
+
+
+def outside(view: View) -> int | None:
+    """Device time, within the window, of work that was launched in none of the phases that hotlap labelled, as a mean
+    over devices; None without labels."""
+    rows = np.nonzero(view.trace.host["name"].is_in([f"{LABEL}{phase}" for phase in LABELLED]).to_numpy())[0]
+    if not len(rows) or not view.devices:
+        return None
+    inside = launched(view, rows.astype(np.int64))["row"]
+    work = view.work.filter((pl.col("launch") >= 0) & ~pl.col("row").is_in(inside.implode()))
+    return sum(
+        union(*(rest[at].to_numpy() for at in ("from", "to"))).total for _, rest in work.group_by("device")
+    ) // len(view.devices)
 
 
 def launched(view: View, rows: Ints, backward: bool = True) -> pl.DataFrame:

@@ -71,4 +71,5 @@ def _finding(answers: RankTrace, alike: Sequence[Sync], between_ns: int | None) 
         why="until the value has arrived nothing new is launched, so that the device runs dry",
         instead=instead,
         levers=answering("syncs") if sync.cause == ITEM else (),
+        named=between_ns is not None,  # that function is a cause, also where the rest of the model waits for launches
     )
