@@ -455,6 +455,7 @@ def test_many_tensors_that_workers_hand_over_are_a_cause(
         assert first.where == LOOP and "`__getitem__`" in first.instead
     else:
         assert first.where == Place(file="c.py", line=2, function="get")
+        assert ("a batch is 576 tensors" in first.evidence) is (tensors == 576), "the run's fact"
     assert with_samples(verdict("input", "input"), main, worker=None, loader=loader).findings[0].id == "input"
 
 

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from hotlap.records.run import LoaderFacts
 
 from . import small_ops
 from .findings.host_code import WITHOUT_A_PROFILE
-from .findings.input import many_tensors
+from .findings.input import many_tensors, tensors_of
 from .statements import (
     CELL,
     DIAGONAL,
@@ -92,7 +93,7 @@ def with_samples(
     device = diagnosis.device != "cpu"
     findings = tuple(
         _profiled(found, one, samples.looks)
-        for one in diagnosis.findings
+        for one in map(_with_tensors, diagnosis.findings, repeat(loader))
         for found in (
             _of_tensors(one, main, worker, loader, diagnosis.step_ms)
             or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
@@ -151,6 +152,12 @@ def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
     lines = [(phase, file + beyond if file >= 0 else file, *rest) for phase, file, *rest in worker.lines]
     own = [row for row in samples.lines if row[0] != "data"]
     return msgspec.structs.replace(samples, files=(*samples.files, *worker.files), lines=(*own, *lines))
+
+
+def _with_tensors(finding: Finding, loader: LoaderFacts | None) -> Finding:
+    """A trace's wait for batches with what the run knows of them."""
+    said = tensors_of(loader) if loader is not None and finding.id == "input" else ""
+    return finding if said in finding.evidence else msgspec.structs.replace(finding, evidence=finding.evidence + said)
 
 
 def _of_tensors(

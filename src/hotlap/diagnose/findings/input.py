@@ -34,15 +34,13 @@ def find(measured: Measured) -> Finding | None:
         evidence += f"; the device stands still for {ms(measured.gpu_phases.data or 0)}"
     if taken_ms:
         evidence += f"; all cores are busy, more with workers than with the model, which lacks them for {ms(taken_ms)}"
-    if many_tensors(loader):
-        evidence += f"; a batch is {loader.batch_tensors:,} tensors"
     return Finding(
         id="input",
         bound="input",
         share=share,
         title=f"waiting for batches of {loader.dataset}",
         where=measured.place_of(loader),
-        evidence=f"{evidence}; {counted(loader.workers, 'worker')}",
+        evidence=f"{evidence}; {counted(loader.workers, 'worker')}{tensors_of(loader)}",
         why=_why(measured, loader),
         instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
         if _handed_over(measured, loader)
@@ -68,6 +66,11 @@ def _why(measured: Measured, loader: LoaderFacts) -> str:
 def many_tensors(loader: LoaderFacts) -> bool:
     """Whether each batch comes from its worker as so many tensors that handing them over may take long."""
     return bool(loader.workers) and loader.batch_tensors >= MANY_TENSORS
+
+
+def tensors_of(loader: LoaderFacts) -> str:
+    """How many a batch is, where they are many."""
+    return f"; a batch is {loader.batch_tensors:,} tensors" if many_tensors(loader) else ""
 
 
 def _in_processes(measured: Measured, loader: LoaderFacts) -> str:
