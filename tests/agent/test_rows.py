@@ -8,7 +8,7 @@ from torch.func import jacfwd, jacrev, vmap
 
 from hotlap.agent.hooks.forward import _rows
 from hotlap.agent.hooks.loader import _rows as loader_rows
-from hotlap.agent.probe import mapped
+from hotlap.agent.probe import leaves, mapped
 
 
 @pytest.mark.parametrize(("args", "kwargs", "rows"), [
@@ -32,6 +32,13 @@ def test_rows_of_a_batch_that_the_script_collates(shape: tuple[int, ...], own: b
     assert loader_rows([torch.zeros(shape)], facts) == rows
 
 
+def test_rows_of_samples_that_the_script_hands_over_in_a_list() -> None:
+    facts = {"batch_size": 64, "default_collate": False}
+    samples = [{"accel": torch.zeros(3, 128)} for _ in range(64)]
+    assert loader_rows(samples, facts) == 64 and loader_rows(samples[:3], facts) == 3
+    assert loader_rows([torch.zeros(2, 5), torch.zeros(2)], {"batch_size": 2, "default_collate": True}) == 2
+
+
 def test_what_vmap_hands_over_is_one_of_several() -> None:
     found: list[tuple[int | None, bool]] = []
 
@@ -44,3 +51,8 @@ def test_what_vmap_hands_over_is_one_of_several() -> None:
     assert found == [(None, True)] * 3
     jacrev(model)(x), jacfwd(model)(x)
     assert found[3:] == [(8, False)] * 2
+
+
+def test_all_tensors_of_a_list_of_samples_are_counted() -> None:
+    samples = [{"accel": torch.zeros(3, 8), "words": [1] * 5000, "label": torch.zeros(())} for _ in range(96)]
+    assert len(list(leaves(samples, most=4096))) == 2 * 96 and len(list(leaves(samples))) == 2 * 64

@@ -9,7 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hotlap.agent.samples import Samples
+from hotlap.agent.torch_internals import TAKES_OVER
 
 
 def test_time_is_not_booked_to_the_next_line_that_lets_the_lock_go(tmp_path: Path) -> None:
@@ -96,6 +99,24 @@ def test_a_collection_does_not_take_the_frames_away_that_are_followed() -> None:
     """In Python 3.11 it runs while the frames' objects are made: the looking thread, or the process, crashed."""
     ran = subprocess.run([sys.executable, "-c", WALKED], check=False, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout.split(), ran.stderr) == (0, ["True", "True"], "")
+
+
+@pytest.mark.parametrize(("phase", "told"), [("data", True), ("forward", False)])
+def test_a_thread_that_takes_tensors_over_while_a_batch_is_waited_for(phase: str, told: bool) -> None:
+    samples = Samples(threading.get_ident(), lambda: phase, lambda act, *args: act(*args))
+    namespace: dict[str, Any] = {}
+    exec(compile("def rebuild(ended):\n    ended.wait()\n", TAKES_OVER, "exec"), namespace)
+    ended = threading.Event()
+    pins = threading.Thread(target=namespace["rebuild"], args=(ended,))
+    pins.start()
+    with samples.watching():
+        while samples.looks < 10:
+            time.sleep(0.002)
+    ended.set()
+    pins.join()
+    document = samples.document()
+    assert TAKES_OVER and (document["taking_over_ms"] > 0) is told
+    assert document["taking_over_ms"] <= sum(row[5] for row in document["lines"])
 
 
 def test_collections_that_the_script_switched_off_stay_off() -> None:

@@ -13,6 +13,9 @@ def sampled(ran: Ran) -> None:
     phase, file, line, function, _, took_ms = one.lines[0]
     assert phase == "data" and one.files[file].endswith("slow_workers.py") and took_ms > 0
     assert function.startswith("Packed.__getitem__") and line == 24
+    assert one.ran_ms > one.handed_over_ms > 0, "of a batch that is one tensor"
+    facts = ran.ranks[0].facts
+    assert facts is not None and [loader.batch_tensors for loader in facts.loaders] == [1]
     assert not any("main" in row[3] for row in one.lines), "below the worker's loop are the parent's frames"
 
 

@@ -77,6 +77,18 @@ USE = CpuUse(usable=2, cores=2, busy_ms=1950.0, used=1.9)
 HOST = HostFacts(steps=10, user_ms=5.0, system_ms=1.0, waited_ms=4.0, threads_waited_ms=4.0)
 
 
+def test_how_many_tensors_a_batch_of_workers_is_where_it_is_many() -> None:
+    """What is late may be so since handing it over takes long: that workers are slow is not said for sure."""
+    late: dict[str, object] = {"asked": 20, "late": 10, "asked_ms": 90.0, "late_ms": 90.0}
+    few, many, none = (
+        waiting.find(changed(**late, batch_tensors=tensors, workers=workers))
+        for tensors, workers in ((6, 4), (576, 4), (576, 0))
+    )
+    assert few is not None and many is not None and none is not None
+    assert "a batch is 576 tensors" in many.evidence and "to take one over takes as long" in many.why
+    assert not any("tensors" in one.evidence or "to take one over" in one.why for one in (few, none))
+
+
 def crowded(use: CpuUse = USE, host: HostFacts = HOST, workers: int = 2, **more: object) -> Measured:
     """A step of 20 ms: 8 of them wait for batches, and the model's 12 hold 6 of processor time."""
     of = measured(msgspec.structs.replace(LOADER, iterable=False, workers=workers, asked=20, asked_ms=160.0))

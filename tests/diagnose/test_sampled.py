@@ -12,7 +12,7 @@ from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.diagnose.statements import ELEMENTS
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.profile import LongSamples, Samples, WorkerSamples
-from hotlap.records.run import Phases
+from hotlap.records.run import LoaderFacts, Phases
 
 LOOP = Place(file="train.py", line=1)
 
@@ -450,6 +450,41 @@ def test_waits_for_launches_are_where_the_host_issues_most_of_them() -> None:
     ).findings
     assert found.where == Place(file="a.py", line=40, function="main")
     assert found.evidence == "x; 75% of the host's time outside of the backward is at this line, in torch.Adam.step"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "taking_ms", "handed_ms", "share"),
+    [(576, 950.0, 5400.0, 0.5), (576, 950.0, 900.0, 0.3), (6, 950.0, 5400.0, 0), (576, 100.0, 5400.0, 0),
+     (576, 950.0, 90.0, 0), (576, 950.0, 0.0, 0)],
+    ids=["many", "and samples that take their time", "few", "a wait for the worker", "it makes them", "not known"],
+)  # fmt: skip
+def test_many_tensors_that_workers_hand_over_are_a_cause(
+    tensors: int, taking_ms: float, handed_ms: float, share: float
+) -> None:
+    """A list of samples: one worker took 131 ms a batch, of which 3 were to make it; stacked, 4. Where two compute
+    for 370 ms a batch, who asks them for its tensors waits for most of that, and stacking them changed little."""
+    main = samples(("data", 0, 84, "main", "threading.Condition.wait", 1000.0), ("forward", 1, 3, "f", "", 50.0))
+    main = msgspec.structs.replace(main, taking_over_ms=taking_ms)
+    rows = ((("data", 0, 2, "get", "", 80.0)),)
+    worker = WorkerSamples(
+        dataset="Clips", looks=80, files=("c.py",), lines=rows, ran_ms=600.0, handed_over_ms=handed_ms
+    )
+    loader = LoaderFacts(
+        dataset="Clips", iterable=False, workers=2, batch_tensors=tensors, collate=("c.py", 45, "collate")
+    )
+    first, *left = with_samples(verdict("input", "input"), main, worker=worker, loader=loader).findings
+    assert (first.id == "many-tensors") is bool(share)
+    if share:
+        assert first.where == Place(file="c.py", line=45, function="collate") and "576 tensors" in first.title
+        assert first.share == pytest.approx(share) and sum(one.share for one in (first, *left)) == pytest.approx(0.5)
+        assert "`collate_fn`" in first.instead and f"{taking_ms / 10:.0f}% of the wait" in first.evidence
+        torchs = msgspec.structs.replace(loader, default_collate=True, collate=None)
+        (first, *_) = with_samples(verdict("input", "input"), main, worker=worker, loader=torchs).findings
+        assert first.where == LOOP and "`__getitem__`" in first.instead
+    else:
+        assert first.where == Place(file="c.py", line=2, function="get")
+        assert ("a batch is 576 tensors" in first.evidence) is (tensors == 576), "the run's fact"
+    assert with_samples(verdict("input", "input"), main, worker=None, loader=loader).findings[0].id == "input"
 
 
 def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> None:

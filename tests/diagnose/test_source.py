@@ -1,7 +1,7 @@
 """The user's source: the line of a call, and what the statement at a line does."""
 
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import msgspec
 import pytest
@@ -134,6 +134,27 @@ def test_a_statement_of_a_loop_that_does_not_train(tmp_path: Path, line: int, lo
     found = elements(at(tmp_path, text, line))
     assert (found is not None) is bool(loop) and (found is None or loop is None or f"`{loop}`" in found.instead)
     assert (elements(at(tmp_path, text, line), nested=True) is not None) is nested
+
+
+@pytest.mark.parametrize(
+    ("statement", "loop"),
+    [
+        ("return {k: s[i].roll(2, -1) for k, s in self.streams.items()}", None),
+        ("return [f(k) for k in NAMES]", None), ("return [f(k) for k in ROWS]", "[f(k) for k in ROWS]"),
+        ("for at in range(3): x = f(at)", None), ("for at in range(300): x = f(at)", "range(300)"),
+        ("for at in range(len(x)): x[at] = 1", "range(len(x))"), ("for change in self.changes: x = change(x)", None),
+        ("for k, layer in enumerate(self.net.children()): x[k] = layer", None),
+        ("for k, at in zip(NAMES, indices): x[k] = rows[at]", None),
+        ("for at in list(indices): x += rows[at]", "list(indices)"),
+        ("for row in batch:\n    out.append({k: v + 1 for k, v in row.items()})", "batch"),
+        ("x = [row[k] for k in row.keys() for row in rows]", "[row[k] for k in row.keys() for row in rows]"),
+    ],
+)  # fmt: skip
+def test_a_loop_over_a_few_things_is_not_one_over_elements(tmp_path: Path, statement: str, loop: str | None) -> None:
+    """Six streams of a sample, in a dict comprehension, were told as "single elements"."""
+    text = f"NAMES = {{'accel': 3, 'gyro': 3}}\nROWS = []\ndef get(self, i):\n{indent(statement, '    ')}"
+    found = elements(at(tmp_path, text, 4 + statement.count("\n")))
+    assert (found is not None) is bool(loop) and (found is None or f"`{loop}`" in found.instead)
 
 
 @pytest.mark.parametrize(

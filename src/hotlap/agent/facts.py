@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .core import Agent
 
 LOOKED_AT_BATCHES = 4
+MOST_ITEMS = 4096
 """Batches of a loader whose leaves are described and followed to the device."""
 
 
@@ -101,7 +102,8 @@ class Script:
         facts["batches"] += 1
         if facts["batches"] > LOOKED_AT_BATCHES:
             return
-        found = list(leaves(batch))
+        found = list(leaves(batch, most=MOST_ITEMS))
+        facts["batch_tensors"] = len(found)
         facts["on_device"] = any(leaf.device.type != "cpu" for leaf in found)
         facts["batch_bytes"] = sum(leaf.numel() * leaf.element_size() for leaf in found if leaf.layout == torch.strided)
 

@@ -24,6 +24,8 @@ MAX_ROWS: Final = 4096
 ROW_ELEMENTS: Final = 4096
 SAMPLED_TENSORS: Final = 64
 SAMPLED_ELEMENTS: Final = 32
+PLAIN: Final = frozenset({int, float, str, bool, bytes, type(None)})
+"""Of which lists may hold very many."""
 EPS_TIMES: Final = 16.0
 """Optimizers like Adam divide by a gradient's own size plus eps. Up to so many eps the update depends on that size
 (by 6% here); above it is about the learning rate, whatever the size, and a nudged twin's is as large."""
@@ -35,21 +37,23 @@ NEIGHBOURS: Final = 4
 """Parameters before and after one, in the optimizer's order, that are nearby: of its own layer and those around it."""
 
 
-def leaves(batch: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors of a batch: tuples, lists, mappings and objects with attributes, in a fixed order."""
+def leaves(batch: Any, depth: int = 0, most: int = 64) -> Iterator[Any]:
+    """The tensors of a batch: tuples, lists (most items of each), mappings and objects with attributes, in a fixed
+    order."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif depth > 4:
         return
     elif isinstance(batch, (list, tuple)):
-        for item in batch[:64]:
-            yield from leaves(item, depth + 1)
+        for item in batch[:most]:
+            if type(item) not in PLAIN:
+                yield from leaves(item, depth + 1, most)
     elif isinstance(batch, Mapping):
         for item in batch.values():
-            yield from leaves(item, depth + 1)
+            yield from leaves(item, depth + 1, most)
     elif hasattr(batch, "__dict__") and depth < 2:
         for item in vars(batch).values():
-            yield from leaves(item, depth + 1)
+            yield from leaves(item, depth + 1, most)
 
 
 def mapped(tensor: Any) -> bool:

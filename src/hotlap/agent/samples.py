@@ -22,6 +22,7 @@ from hotlap.records.steady import FAR_LONGER
 
 from .lines import Call, Place, Places, calls, package_of
 from .process_tree import read
+from .torch_internals import TAKES_OVER
 
 INTERVAL_S: Final = 0.002
 SWITCH_S: Final = 0.0002
@@ -36,6 +37,11 @@ WAITS: Final = frozenset({"multiprocessing.", "queue.", "selectors.", "threading
 WORKER_LOOKS, WORKER_S = 500, 20.0
 """At a worker that does something, and of its time, at most."""
 WORKER_ROWS: Final = 200
+HANDS_OVER: Final = ("QueueFeederThread", "(_serve)")
+"""How names of a worker's threads of multiprocessing end: one pickles batches, the other gives the files of their
+tensors to who asks for them."""
+BETWEEN_READINGS: Final = 64
+"""Looks at a worker from one reading of its threads' clocks to the next: one that has ended is not told any more."""
 LONGEST_FILE: Final = 1 << 20
 LONG_LOOK_S, LONG_LOOKS = 0.05, 1000
 """Between looks at long steps, and how many there are at most."""
@@ -65,8 +71,11 @@ class Samples:
         self.looks = 0
         self.own_ns = 0
         self.left_out_ns = 0
+        self.taking_over_ns = 0
         self.steps = 0
         self._stop = threading.Event()
+        self._takes_over = False
+        """At the last look, whether a batch was waited for while any thread took tensors over."""
         self._beside: dict[int, Counter[Place]] = {}
         """Of other threads of Python, where they are in the user's source, by their identifiers."""
         self._used: dict[int, float] = {}
@@ -87,6 +96,7 @@ class Samples:
             ],
             "left_out_ms": self.left_out_ns / 1e6,
             "own_ms": self.own_ns / 1e6,
+            "taking_over_ms": self.taking_over_ns / 1e6,
         }
 
     @contextmanager
@@ -128,9 +138,13 @@ class Samples:
         try:
             frames = sys._current_frames()
             seen = list(calls(frames.get(self.thread)))
-            for thread, places in self._beside.items():
-                if (place := self.places.innermost(frames.get(thread), through_backward=True)) is not None:
-                    places[place] += 1
+            others = {thread: list(calls(frames.get(thread))) for thread in self._beside}
+            for thread, stack in others.items():
+                if (place := self.places.innermost_of(stack, through_backward=True)) is not None:
+                    self._beside[thread][place] += 1
+            self._takes_over = self.phase() == "data" and any(
+                code.co_filename == TAKES_OVER for stack in (seen, *others.values()) for code, _ in stack
+            )
             return seen
         finally:
             if collecting:
@@ -142,6 +156,7 @@ class Samples:
         if self._is_own(stack):
             self.own_ns += ns
             return
+        self.taking_over_ns += ns * self._takes_over
         leaf = code.co_qualname
         place: Place = self.places.innermost_of(stack, through_backward=True) or (-1, 0, "")
         key = (self.phase(), *place, "" if leaf == place[2] else package_of(code.co_filename) + leaf)
@@ -255,6 +270,7 @@ class WorkerSamples(Samples):
         """loop: what the worker runs; in a fork the frames below it are the parent's."""
         super().__init__(threading.get_ident(), lambda: "data", guarded)
         self.path, self.dataset, self.loop = path, dataset, loop
+        self.ran_ns = self.handed_over_ns = 0
         self._looking = threading.Thread(target=guarded, args=(self._run,), name="hotlap-samples", daemon=True)
 
     def begin(self) -> None:
@@ -278,7 +294,7 @@ class WorkerSamples(Samples):
         return len(said) < LONGEST_FILE and f'"dataset": {json.dumps(self.dataset)}' not in said
 
     def _run(self) -> None:
-        usual, last = sys.getswitchinterval(), time.perf_counter_ns()
+        usual, last, at = sys.getswitchinterval(), time.perf_counter_ns(), 0
         until = last + WORKER_S * 1e9
         sys.setswitchinterval(min(usual, SWITCH_S))
         try:
@@ -288,14 +304,23 @@ class WorkerSamples(Samples):
                     break
                 if package_of(stack[0][0].co_filename) not in WAITS:
                     self._count(stack, now - last)
-                last = now
+                last, at = now, at + 1
+                if at % BETWEEN_READINGS == 0:
+                    self._read_clocks()
         finally:
             sys.setswitchinterval(usual)
         if self.looks and self._open():
             rows = {name: value for name, value in self.document().items() if name in {"looks", "files", "lines"}}
             rows["lines"] = rows["lines"][:WORKER_ROWS]
+            rows |= {"ran_ms": self.ran_ns / 1e6, "handed_over_ms": self.handed_over_ns / 1e6}
             with open(self.path, "ab", buffering=0) as file:
                 file.write(json.dumps({"dataset": self.dataset, **rows}).encode("utf-8", "replace") + b"\n")
+
+    def _read_clocks(self) -> None:
+        told = {one.ident: one for one in threading.enumerate() if one.ident and one.native_id}
+        ran = _ran({thread: one.native_id for thread, one in told.items() if one.native_id})
+        handing = sum(ns for thread, ns in ran.items() if told[thread].name.endswith(HANDS_OVER))
+        self.ran_ns, self.handed_over_ns = ran.get(self.thread, 0), max(self.handed_over_ns, handing)
 
     def _seen(self) -> list[Call]:
         stack = super()._seen()

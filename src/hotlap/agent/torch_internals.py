@@ -205,6 +205,8 @@ MAKE_ITERATOR: Final = (torch.utils.data.DataLoader, "_get_iterator")
 """What makes batches, and what makes that; both patched. Lacking: hotlap is off, and says so."""
 WORKER_LOOP: Final = (_get("utils.data._utils.worker"), "_worker_loop")
 """What a worker process of a loader runs; patched in a profile. Lacking: workers are not sampled."""
+TAKES_OVER: Final = _get("multiprocessing.reductions.__file__", "")
+"""The file in whose functions a thread is that takes tensors over from another process. Lacking: none is."""
 WorkersIterator: Final = _get("utils.data.dataloader._MultiProcessingDataLoaderIter", ())
 """The iterator of a loader with workers. Lacking: none is known for one."""
 MapFetcher: Final = _get("utils.data._utils.fetch._MapDatasetFetcher", None)

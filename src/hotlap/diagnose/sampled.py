@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -11,9 +12,11 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame, WorkerSamples
+from hotlap.records.run import LoaderFacts
 
 from . import small_ops
 from .findings.host_code import WITHOUT_A_PROFILE
+from .findings.input import many_tensors, tensors_of
 from .statements import (
     CELL,
     DIAGONAL,
@@ -43,6 +46,15 @@ WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, DIAGONAL, ONE_
 """Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
 MOST_OF_IT: Final = 0.9
 """Of a phase, from which on a cause is all of it."""
+TAKEN_OVER: Final = 0.6
+HANDED_OVER: Final = 0.5
+"""Of the wait for batches, in which their tensors are taken over from workers, and of what a worker runs, what it hands
+them over: told from here. (A worker that computes under the interpreter's lock makes who asks it for tensors wait.)"""
+LARGER: Final = "make fewer and larger tensors of a sample in `__getitem__`: columns of one"
+STACKED: Final = (
+    "stack them in `collate_fn`, so that a batch is a few tensors: `default_collate`, or `torch.stack`; where shapes "
+    "differ `torch.cat` with their lengths, or `pad_sequence`"
+)
 CALLS: Final = frozenset({"sync", "allocator"})
 """Findings of a trace about calls in which the host waits."""
 MOSTLY_THERE: Final = 0.6
@@ -66,22 +78,26 @@ def with_samples(
     late: str | None = None,
     kept_ms: float = 0.0,
     worker: WorkerSamples | None = None,
+    loader: LoaderFacts | None = None,
 ) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
-    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. worker: of the
-    loader that feeds the loop, which knows more of what batches take than the thread that waits for them.
+    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. loader: that feeds
+    the loop; worker: of it, which knows more of what batches take than the thread that waits for them.
     """
-    whose = "of it"
+    whose, main = "of it", samples
     if worker is not None and worker.looks >= LEAST_LOOKS:
         samples, whose = _of_worker(samples, worker), "of a worker's time"
     device = diagnosis.device != "cpu"
     findings = tuple(
         _profiled(found, one, samples.looks)
-        for one in diagnosis.findings
-        for found in _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
+        for one in map(_with_tensors, diagnosis.findings, repeat(loader))
+        for found in (
+            _of_tensors(one, main, worker, loader, diagnosis.step_ms)
+            or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
+        )
     )
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         causes = tuple(_of_the_model(findings, samples, device, diagnosis.ranks))
@@ -145,6 +161,40 @@ def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
     lines = [(phase, file + beyond if file >= 0 else file, *rest) for phase, file, *rest in worker.lines]
     own = [row for row in samples.lines if row[0] != "data"]
     return msgspec.structs.replace(samples, files=(*samples.files, *worker.files), lines=(*own, *lines))
+
+
+def _with_tensors(finding: Finding, loader: LoaderFacts | None) -> Finding:
+    """A trace's wait for batches with what the run knows of them."""
+    said = tensors_of(loader) if loader is not None and finding.id == "input" else ""
+    return finding if said in finding.evidence else msgspec.structs.replace(finding, evidence=finding.evidence + said)
+
+
+def _of_tensors(
+    finding: Finding, samples: Samples, worker: WorkerSamples | None, loader: LoaderFacts | None, step_ms: float
+) -> tuple[Finding, ...]:
+    """A wait for batches whose many tensors are what takes the time, not what is in them, and the rest of it."""
+    waited = sum(row[5] for row in samples.lines if row[0] == "data")
+    if finding.id != "input" or loader is None or worker is None or samples.looks < LEAST_LOOKS or not waited:
+        return ()
+    taken = min(1.0, samples.taking_over_ms / waited)
+    handed = worker.handed_over_ms / max(1.0, worker.handed_over_ms + worker.ran_ms)
+    if not many_tensors(loader) or taken < TAKEN_OVER or handed < HANDED_OVER:
+        return ()
+    file, line, function = loader.collate or (None, None, None)
+    found = msgspec.structs.replace(
+        finding,
+        id="many-tensors",
+        named=True,
+        title=f"a batch is {loader.batch_tensors:,} tensors, handed over one by one",
+        where=finding.where if file is None else Place(file=file, line=line, function=function),
+        evidence=f"{finding.evidence}; for {taken:.0%} of the wait they were taken over, and {handed:.0%} of what a "
+        "worker ran was to hand them over",
+        why="each goes through shared memory by itself: its worker makes a file of it and is asked for that, and one "
+        "thread of the process that trains maps one after another, which more workers do not make shorter",
+        instead=LARGER if loader.default_collate else STACKED,
+        levers=(),
+    )
+    return _divided(finding, found, handed, step_ms)
 
 
 def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
@@ -434,7 +484,7 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
 
 def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> tuple[Finding, ...]:
     """A finding as its cause, which takes a part of it, and what is left."""
-    if finding.id == "input":  # of which what can be done about any of them stands
+    if found.id == "input":  # of which what can be done about any of them stands
         found = msgspec.structs.replace(found, instead=f"{found.instead}; {finding.instead}")
     whole = part >= MOST_OF_IT
     share = finding.share * (1.0 if whole else part)

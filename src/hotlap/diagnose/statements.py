@@ -12,7 +12,7 @@ from typing import Final
 
 from hotlap.records.diagnosis import Bound, Place
 
-from .source import calls_in, function_at, name_of, statements_at
+from .source import calls_in, function_at, name_at, name_of, parsed, statements_at
 
 COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
@@ -400,6 +400,11 @@ DIAGONAL: Final = Cause(
 _ONE_HOT, _DIAGONAL = frozenset({"one_hot"}), frozenset({"diag", "diag_embed"})
 PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
+OF_FEW: Final = frozenset({"items", "keys", "values", "modules", "named_modules", "children", "named_children"})
+PASSES_ON: Final = frozenset({"enumerate", "zip", "list", "tuple", "sorted", "reversed"})
+"""Functions that go through as many as they are given: of several, as many as the shortest has."""
+FEW: Final = 32
+"""Turns of a loop, at most."""
 
 
 def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "") -> Cause | None:
@@ -445,18 +450,45 @@ def _by_what_it_calls(
 
 
 def elements(place: Place, nested: bool = False) -> Cause | None:
-    """That the statement at a line is one of a loop in its function that does not train. nested: of one in another."""
+    """That the statement at a line is one of a loop in its function that does not train, and that is not over a few
+    things, as the items of a dict. nested: of one in another."""
     held = statements_at(place)
     inner = takewhile(lambda one: not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)), held)
     loops: list[ast.AST] = [one for one in inner if isinstance(one, (ast.For, ast.While)) and not _trains(one)]
     if held and not isinstance(held[0], BLOCKS):
         loops = [*(one for one in ast.walk(held[0]) if isinstance(one, COMPREHENSIONS)), *loops]
+    loops = [one for one in loops if not _of_few(one, parsed(place.file))]
     if len(loops) < 1 + nested:
         return None
     head = (
         loops[0].iter if isinstance(loops[0], ast.For) else loops[0].test if isinstance(loops[0], ast.While) else None
     )
     return _with(ELEMENTS, _short(loops[0] if head is None else head))
+
+
+def _of_few(loop: ast.AST, module: ast.Module | None) -> bool:
+    """Whether a loop is over a dict's items, a module's modules, things that it calls (modules, transforms), or a few
+    that are written there or as a constant of the file."""
+    assigned = [one for one in getattr(module, "body", ()) if isinstance(one, ast.Assign)]
+    given = {name_at(one.targets[0]): one.value for one in assigned}
+
+    def few(over: ast.expr) -> bool:
+        over = given.get(over.id, over) if isinstance(over, ast.Name) else over
+        if isinstance(over, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
+            return 0 < len(over.keys if isinstance(over, ast.Dict) else over.elts) <= FEW
+        if not isinstance(over, ast.Call):
+            return False
+        name = name_of(over).split(".")[-1]
+        if name == "range":
+            return all(
+                isinstance(one, ast.Constant) and isinstance(one.value, int) and one.value <= FEW for one in over.args
+            )
+        return name in OF_FEW or (name in PASSES_ON and any(map(few, over.args)))
+
+    heads = loop.generators if isinstance(loop, COMPREHENSIONS) else [loop] if isinstance(loop, ast.For) else []
+    names = {node.id for one in heads for node in ast.walk(one.target) if isinstance(node, ast.Name)}
+    calls_them = any(isinstance(call.func, ast.Name) and call.func.id in names for call in calls_in(loop))
+    return bool(heads) and (calls_them or all(few(one.iter) for one in heads))
 
 
 def _multiplies(own: ast.stmt, function: ast.AST, made_by: frozenset[str], modules: bool = False) -> bool:

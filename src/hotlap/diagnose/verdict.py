@@ -8,6 +8,7 @@ from hotlap.levers import settled
 from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
+from hotlap.records.run import LoaderFacts
 from hotlap.records.trace import Ranks, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
 
@@ -65,7 +66,9 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             found = with_long_steps(found, long)
         if (samples := rank.document(Samples)) is not None:
             late = traces.balance.cause if traces and traces.balance else None
-            found = with_samples(found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank))
+            found = with_samples(
+                found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank), _feeding(rank)
+            )
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found
@@ -81,9 +84,13 @@ def _kept_ms(rank: RankFolder, found: Diagnosis) -> float:
     return max(0.0, host.stood_ms - host.waited_ms - (found.phases.data or 0.0))
 
 
+def _feeding(rank: RankFolder) -> LoaderFacts | None:
+    return rank.facts.feeding if rank.facts else None
+
+
 def _worker(rank: RankFolder) -> WorkerSamples | None:
     """What the first worker of the loader that feeds the loop was seen at."""
-    loader = rank.facts.feeding if rank.facts else None
+    loader = _feeding(rank)
     if loader is None or not loader.workers:
         return None
     return next((one for one in rank.workers if one.dataset == loader.dataset), None)

@@ -78,13 +78,16 @@ class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `workers-PID.jsonl`, of the process PID whose loader's first worker was sampled as it made batches.
 
     dataset: class of its dataset. looks: how often the worker was looked at, where it did not wait for what to do.
-    files: that lines point to. lines: as in `Samples`.
+    files: that lines point to. lines: as in `Samples`. ran_ms: processor time of its thread that makes batches, since
+    it began; handed_over_ms: of its threads that hand them over (0: not known).
     """
 
     dataset: str
     looks: Count = 0
     files: tuple[str, ...] = ()
     lines: tuple[SampledLine, ...] = ()
+    ran_ms: Ms = 0.0
+    handed_over_ms: Ms = 0.0
 
 
 class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +110,9 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     steps: number that was sampled. looks: how often the thread was looked at; each counts for the time since the one
     before. files: that lines point to. lines: each is phase; index into `files` (-1: no line of the user's), line,
     function; the function that the thread was in with its package, where that is not the user's; ms over all steps.
-    left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code. beside: other threads of Python in the user's
-    source.
+    left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code. taking_over_ms: of the data
+    phase, while this thread or another took tensors over from another process, as the one that pins memory does.
+    beside: other threads of Python in the user's source.
     """
 
     steps: Count = 0
@@ -117,4 +121,5 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[SampledLine, ...] = ()
     left_out_ms: Ms = 0.0
     own_ms: Ms = 0.0
+    taking_over_ms: Ms = 0.0
     beside: tuple[Beside, ...] = ()

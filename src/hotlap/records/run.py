@@ -168,8 +168,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: its class. iterable: the dataset is an IterableDataset. workers, batch_size, pin_memory, persistent,
     prefetch: as torch's DataLoader was given it. batches: number delivered. training: iterated with gradients enabled.
-    context: how workers are started. on_device: batches come on the device already. batch_bytes: bytes of a batch's
-    tensors.
+    context: how workers are started. on_device: batches come on the device already. batch_tensors, batch_bytes: tensors
+    of a batch (of the first 4,096 items of each of its lists), and their bytes.
 
     rows, epoch_batches: rows and batches of an epoch, where a sampler of torch's own tells. default_collate: torch
     makes its batches. collate: file, line and name of the user's function that does. holds_tensors: the dataset has a
@@ -203,6 +203,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     training: bool = False
     context: str | None = None
     on_device: bool = False
+    batch_tensors: Count = 0
     batch_bytes: Count = 0
     rows: int | None = None
     epoch_batches: int | None = None

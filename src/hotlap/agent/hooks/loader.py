@@ -258,7 +258,7 @@ def _patch_iter(agent: "Agent") -> None:
 def _rows(batch: Any, facts: dict[str, Any] | None) -> int | None:
     """Rows in a batch: the first tensor's first dimension, never more than the loader's batch size (1 is no
     bound: the samples of such a loader are often batches); its second one, where that is the batch size, the first is
-    not, and the script collates itself, as it does texts to (length, batch)."""
+    not, and the script collates itself, as it does texts to (length, batch). Or it hands over a list of samples."""
     if batch is None:
         return None
     kind = type(batch)
@@ -272,6 +272,8 @@ def _rows(batch: Any, facts: dict[str, Any] | None) -> int | None:
     rows: int = shape[0]
     if not size or size == 1:
         return rows
+    if kind is list and len(batch) == size and facts is not None and not facts["default_collate"]:
+        return size
     if rows != size and len(shape) > 1 and shape[1] == size and facts is not None and not facts["default_collate"]:
         return size
     return min(rows, size)

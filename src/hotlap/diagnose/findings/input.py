@@ -10,6 +10,8 @@ from ._base import Measured, counted
 LEAST = 0.05
 ENOUGH = 8
 """Batches that say whether those of workers are there in time."""
+MANY_TENSORS = 32
+"""Of a batch of workers, from which on their number is told."""
 MOSTLY = 0.5
 ONCE = "; samples that are the same in each epoch: make them once, keep the result in memory or on disk"
 AT_ONCE = (
@@ -38,7 +40,7 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         title=f"waiting for batches of {loader.dataset}",
         where=measured.place_of(loader),
-        evidence=f"{evidence}; {counted(loader.workers, 'worker')}",
+        evidence=f"{evidence}; {counted(loader.workers, 'worker')}{tensors_of(loader)}",
         why=_why(measured, loader),
         instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
         if _handed_over(measured, loader)
@@ -54,11 +56,21 @@ def _why(measured: Measured, loader: LoaderFacts) -> str:
     if _handed_over(measured, loader):
         return f"{there}: what takes the time is to take one over from its worker, not to make it"
     slowly = "the workers make batches more slowly than the model uses them up"
-    if loader.asked < ENOUGH or not loader.asked_ms:
+    if loader.asked < ENOUGH or not loader.asked_ms or many_tensors(loader):
         return f"{slowly}, or to take one over takes as long"
     return (
         f"{slowly}: {loader.late_ms / loader.asked_ms:.0%} of the wait was for {loader.late} of {loader.asked} batches"
     )
+
+
+def many_tensors(loader: LoaderFacts) -> bool:
+    """Whether each batch comes from its worker as so many tensors that handing them over may take long."""
+    return bool(loader.workers) and loader.batch_tensors >= MANY_TENSORS
+
+
+def tensors_of(loader: LoaderFacts) -> str:
+    """How many a batch is, where they are many."""
+    return f"; a batch is {loader.batch_tensors:,} tensors" if many_tensors(loader) else ""
 
 
 def _in_processes(measured: Measured, loader: LoaderFacts) -> str:
