@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -78,6 +79,26 @@ def test_what_it_takes_is_taken_from_the_dearest_finding_that_only_says_where() 
 @pytest.mark.parametrize("op", ["aten::mm", "aten::add_", "aten::native_layer_norm", "aten::index", "aten::embedding"])
 def test_what_nothing_else_does_for_less_is_not_told(op: str) -> None:
     assert known_ops(on_a_device(op, 19 * MS), (BANDWIDTH,), step_ms=10.0) == (BANDWIDTH,)
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("wanted = F.one_hot(y, 9).float()\n    return -(wanted * torch.log(x)).sum()", "cross-entropy-by-hand"),
+        ("wanted = F.one_hot(y, 9).float()\n    return (wanted - x).square().sum()", None),
+        ("wanted = F.one_hot(y, 9).float()\n    return wanted @ x", "one-hot-product"),
+        ("apart = x[:, None] - y[None]\n    return (x[:, None] - y[None]).square().sum()", "all-pairs"),
+    ],
+)
+def test_statements_have_the_device_s_work_at_their_lines(tmp_path: Path, body: str, cause: str | None) -> None:
+    file = tmp_path / "loss.py"
+    file.write_text(f"def loss(x, y):\n    {body}\n")
+    at = Place(file=str(file), line=3, function="loss")
+    row = KernelTime(by="line", key="loss.py:3", ns=12 * MS, count=2, share=0.6, longest_ns=MS, where=at)
+    rank = msgspec.structs.replace(on_a_device("aten::mul", 12 * MS), kernels=(row,))
+    found = known_ops(rank, (BANDWIDTH,), step_ms=10.0)
+    assert [one.id for one in found[:-1]] == ([cause] if cause else [])
+    assert found[0].where == (at if cause else None) and found[0].share == pytest.approx(0.6 if cause else 0.9)
 
 
 def test_little_is_not_told() -> None:

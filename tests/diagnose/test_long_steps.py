@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from test_named_findings import measured
 
@@ -49,6 +50,21 @@ def test_what_comes_now_and_then_has_no_number() -> None:
 )
 def test_else_there_are_none(steps: list[Step]) -> None:
     assert long_of(steps, "host") is None
+
+
+def test_where_the_host_is_ahead_the_step_in_which_it_waits_is_none() -> None:
+    """A value that is read every 25th step: the device computes for 57 ms in each."""
+    ahead = [replace_ms(step(at, 240.0 if at % 25 == 24 else 57.0), 57.0) for at in range(100)]
+    assert long_of(ahead, "host") is None
+    saves = [
+        replace_ms(step(at, 800.0 if at % 25 == 24 else 57.0), 700.0 if at % 25 == 24 else 57.0) for at in range(100)
+    ]
+    found = long_of(saves, "host")
+    assert found is not None and found.long_ms == 700.0
+
+
+def replace_ms(one: Step, gpu_ms: float) -> Step:
+    return msgspec.structs.replace(one, gpu_ms=gpu_ms)
 
 
 def test_other_findings_are_of_the_steps_without_them() -> None:

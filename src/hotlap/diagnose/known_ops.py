@@ -1,6 +1,8 @@
-"""Operations of torch that take much of a trace and that something else does for less, each with what that is."""
+"""Operations of torch, and statements, that take much of a trace and that something else does for less, each with what
+that is."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +12,8 @@ import msgspec
 from hotlap.records.diagnosis import Bound, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
+
+from .statements import PAIRS, cross_entropy_at, of_all_pairs, product_at
 
 LEAST: Final = 0.2
 """Of the step."""
@@ -219,6 +223,8 @@ def known_ops(rank: RankTrace, findings: Sequence[Finding], step_ms: float) -> t
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)
         share = whole / max(1, sum(row.ns for row in rows))
     told = list(_told(rows, share, step_ms, on_device))
+    if on_device:
+        told += _statements([row for row in rank.kernels if row.by == "line"], share, step_ms)
     return (*told, *_less(findings, sum(one.share for one in told)))
 
 
@@ -240,6 +246,30 @@ def _told(rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, o
             instead=known.instead,
             named=True,
         )
+
+
+def _statements(rows: Sequence[KernelTime], share: float, step_ms: float) -> Iterator[Finding]:
+    """Causes that lines of a function show, by the device's work at these lines."""
+    for cause_of in (product_at, cross_entropy_at, lambda place: PAIRS if of_all_pairs(place) else None):
+        functions: defaultdict[tuple[str, str, str | None], list[KernelTime]] = defaultdict(list)
+        for row in rows:
+            if row.where is not None and (cause := cause_of(row.where)) is not None:
+                functions[cause.id, row.where.file, row.where.function].append(row)
+        for lines in functions.values():
+            took = min(1.0, share * sum(row.ns for row in lines))
+            most = max(lines, key=lambda row: row.ns)
+            if took >= LEAST and most.where is not None and (cause := cause_of(most.where)) is not None:
+                yield Finding(
+                    id=cause.id,
+                    bound=cause.bound,
+                    share=took,
+                    title=cause.title,
+                    where=most.where,
+                    evidence=f"{ms(took * step_ms)} a step at such lines of {most.where.function or 'the file'}",
+                    why=cause.why,
+                    instead=cause.instead,
+                    named=True,
+                )
 
 
 def _name(row: KernelTime | HostTime) -> str:

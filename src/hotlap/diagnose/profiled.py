@@ -43,8 +43,12 @@ INSTEAD: Final[dict[str, frozenset[Bound]]] = {
 }
 """Findings of a run that only say where the time goes, and the bounds of a trace that say why."""
 IDLE: Final = ("host-code", "sync", "launch", "allocator", "communication")
+SLOWED: Final = ("host-code", "launch")
+"""Those of these that the profiler makes longer."""
 BUSY: Final = ("compute", "bandwidth")
 """Bounds of findings of a trace about what the device does."""
+SELDOM: Final = 2
+"""Times as much as in the trace's steps, from which the run knows more of waits for batches: these come in waves."""
 HOST_CODE: Final = 0.1
 """As in `findings/host_code.py`."""
 COMPUTE: Final = 0.1
@@ -109,10 +113,34 @@ def with_traces(
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
     rest = _usual(diagnosis)
     shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
+    shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
     found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms)
     ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
+
+
+def _beside_input(shown: Sequence[Finding], waiting: float) -> list[Finding]:
+    """A trace's findings beside waits for batches that its few steps lack: there is no more idle time than these leave.
+    waiting: their share of all steps, 0 where the trace has them too."""
+    if not waiting:
+        return list(shown)
+    rest = [one for one in shown if one.id != "input"]
+    idle = sum(one.share for one in rest if one.id in SLOWED)
+    others = sum(one.share for one in rest if one.bound in BUSY or (one.id in IDLE and one.id not in SLOWED))
+    left = max(0.0, 1 - waiting - others)
+    if idle <= left:
+        return rest
+    return [_scaled(one, left / idle) if one.id in SLOWED else one for one in rest]
+
+
+def _scaled(finding: Finding, by: float) -> Finding:
+    return msgspec.structs.replace(
+        finding,
+        share=finding.share * by,
+        cost_ms=None if finding.cost_ms is None else finding.cost_ms * by,
+        evidence=f"{finding.evidence}; in the trace's steps, which hardly waited for batches",
+    )
 
 
 def _without_untold(finding: Finding) -> Finding:
@@ -126,7 +154,8 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     """A finding of the run beside those of its traces: None where they say it better, or say what it is instead.
 
     Device events hold waiting in collectives too, so of the run's `compute` stays what the traces call computing. Waits
-    that come seldom may lie outside of the few steps of a trace. So of the loop's own code stays what the traces' idle
+    that come seldom may lie outside of the few steps of a trace: those for batches stay, where the run has far more of
+    them. And of the loop's own code stays what the traces' idle
     time does not explain, nor the work that the device has there, where the traces say what it is; where that is still
     much.
     """
@@ -139,6 +168,9 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding
+    seen = sum(one.share for one in traces.findings if one.id == "input")
+    if finding.id == "input" and finding.share > SELDOM * seen:
+        return finding
     if finding.bound in bounds or bounds & INSTEAD.get(finding.id, frozenset()):
         return None
     if finding.id == "compute":

@@ -19,6 +19,7 @@ from .findings.host_code import WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .statements import (
     CELL,
+    CROSS_ENTROPY,
     DIAGONAL,
     ONE_HOT,
     PAIRS,
@@ -28,6 +29,7 @@ from .statements import (
     VALIDATES,
     Cause,
     cause_at,
+    cross_entropy_at,
     elements,
     of_all_pairs,
     over_parameters,
@@ -42,7 +44,9 @@ OF_LATE: Final = {"input": "input", "python": "host-code"}
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
-WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, DIAGONAL, ONE_HOT, PAIRS, PARAMETRIZED.cause))
+WITH_ITS_BACKWARD: Final = frozenset(
+    cause.id for cause in (CELL, CROSS_ENTROPY, DIAGONAL, ONE_HOT, PAIRS, PARAMETRIZED.cause)
+)
 """Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
 MOST_OF_IT: Final = 0.9
 """Of a phase, from which on a cause is all of it."""
@@ -235,6 +239,10 @@ def _pairs(place: Place, inside: str) -> Cause | None:
     return PAIRS if of_all_pairs(place) else None
 
 
+def _cross_entropy(place: Place, inside: str) -> Cause | None:
+    return cross_entropy_at(place)
+
+
 def _nested(place: Place, inside: str) -> Cause | None:
     """Python's own time: what a function of torch takes inside a loop may be computing."""
     cause = None if inside else elements(place, nested=True)
@@ -259,6 +267,7 @@ IN_FUNCTIONS: Final = (
     (_parametrized, "compute a parametrization"),
     (_by_numpy, "compute with numpy"),
     (_pairs, "hold all pairs"),
+    (_cross_entropy, "compute a cross entropy"),
     (_parameters, "go through parameters"),
     (_nested, "lie in nested loops"),
 )

@@ -372,7 +372,7 @@ ELEMENTS: Final = Cause(
     "a Python loop over single elements",
     "each turn passes through Python, and where it reads or writes tensors through the dispatcher too, for one element",
     "in place of `{it}` whole arrays at once: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, numpy's "
-    "functions; what is the same each time: make it once, before the loop",
+    "functions, `torch.bincount` for counts; what is the same each time: make it once, before the loop",
 )
 PAIRS: Final = Cause(
     "all-pairs",
@@ -396,6 +396,15 @@ DIAGONAL: Final = Cause(
     "scale by broadcasting: `d[:, None] * A * d` for `diag(d) @ A @ diag(d)`; what is the same in each step once, "
     "before the loop",
     "compute",
+)
+CROSS_ENTROPY: Final = Cause(
+    "cross-entropy-by-hand",
+    "a cross entropy by hand",
+    "softmax, logarithm, a one-hot matrix and their product each write and read a number for each class of each row, "
+    "and so do their backwards",
+    "`F.cross_entropy(logits, targets)` with the classes' numbers, without `one_hot` (`label_smoothing=` where targets "
+    "are softened): it keeps little and goes over the logits once each way",
+    "bandwidth",
 )
 _ONE_HOT, _DIAGONAL = frozenset({"one_hot"}), frozenset({"diag", "diag_embed"})
 PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
@@ -421,10 +430,27 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
         return found
     if over_parameters(place):
         return PARAMETERS
+    return product_at(place)
+
+
+def product_at(place: Place) -> Cause | None:
+    """What the statement at a line multiplies by, where that is mostly zeros."""
+    held = statements_at(place)
     for made_by, cause, modules in ((_ONE_HOT, ONE_HOT, True), (_DIAGONAL, DIAGONAL, False)):
-        if _multiplies(own, function_at(place) or own, made_by, modules):
+        if held and _multiplies(held[0], function_at(place) or held[0], made_by, modules):
             return cause
     return None
+
+
+def cross_entropy_at(place: Place) -> Cause | None:
+    """Whether the function around a line multiplies a logarithm by one-hot targets."""
+    function = function_at(place)
+    if function is None or _trains(function):
+        return None
+    called = {name_of(call).split(".")[-1] for call in calls_in(function)}
+    products = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) for one in ast.walk(function))
+    by_hand = "one_hot" in called and called & {"log", "log_softmax"} and products | ("mul" in called)
+    return CROSS_ENTROPY if by_hand else None
 
 
 def _by_what_it_calls(

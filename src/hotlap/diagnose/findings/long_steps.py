@@ -40,10 +40,16 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
+def _took_ms(step: Step, clock: str) -> float | None:
+    """On the host's clock no more than on the device's: what the host waits for in one step, it was ahead by before."""
+    known = [took for took in (step.gpu_ms, step.wall_ms if clock == "host" else None) if took is not None]
+    return min(known, default=None)
+
+
 def long_of(steps: Sequence[Step], clock: str) -> LongSteps | None:
     """The long ones among steady steps; None where they take little, or where what they take more is not of the loop's
     own code, as far as that is known."""
-    times = {one.step: took for one in steps if (took := one.gpu_ms if clock == "device" else one.wall_ms) is not None}
+    times = {one.step: took for one in steps if (took := _took_ms(one, clock)) is not None}
     usual = median(times.values()) if times else 0.0
     longer, least_ms = FAR_LONGER
     long = [one for one in steps if times.get(one.step, 0.0) > max(longer * usual, least_ms)]

@@ -20,11 +20,35 @@ LEAST: Final = 64
 
 def find(answers: RankTrace) -> list[Finding]:
     """Time in ops on scores; in fused attention of float32 operands, which has no flash kernel."""
-    return [*_by_hand(answers), *_wide(answers)]
+    return [*_by_hand(answers), *_by_library(answers), *_wide(answers)]
+
+
+def _by_library(answers: RankTrace) -> Iterator[Finding]:
+    rows = _scores(answers, same_line=True)
+    softmax = max((row for row in rows if row.op == SOFTMAX), key=lambda row: row.ns, default=None)
+    if softmax is None:
+        return
+    ns = sum(row.ns for row in rows)
+    yield Finding(
+        id="attention-of-a-module",
+        bound="bandwidth",
+        share=share(answers, per_step_ms(answers, ns)),
+        title="a module's attention keeps its scores in memory",
+        where=softmax.where,
+        evidence=f"{ms(per_step_ms(answers, ns))} a step in {len({row.op for row in rows})} kinds of operations on "
+        f"scores of {softmax.shape}, all of one line of yours",
+        why="no fused attention (flash attention) runs: each operation reads and writes a score for each pair of "
+        "positions",
+        instead="`need_weights=False` in the call of `nn.MultiheadAttention`, whose default returns the weights; "
+        "`attn_implementation='sdpa'` in transformers; where `F.scaled_dot_product_attention` has no fused kernel, "
+        "half precision and a mask that needs no gradient",
+        levers=answering("attention"),
+        named=True,
+    )
 
 
 def _by_hand(answers: RankTrace) -> Iterator[Finding]:
-    rows = scores(answers)
+    rows = _scores(answers, same_line=False)
     softmax = max((row for row in rows if row.op == SOFTMAX), key=lambda row: row.ns, default=None)
     if softmax is None:
         return
@@ -74,15 +98,21 @@ def wide(answers: RankTrace) -> list[OpRoofline]:
 
 
 def scores(answers: RankTrace) -> list[OpRoofline]:
-    """Ops on attention's scores, one for each pair of positions, that memory traffic limits: those of the shape of a
-    softmax in a function that multiplies batches of matrices at other lines. (At the same one torch does.)"""
+    """Ops on attention's scores, one for each pair of positions, that memory traffic limits."""
+    rows = [*_scores(answers, same_line=False), *_scores(answers, same_line=True)]
+    return [row for at, row in enumerate(rows) if row not in rows[:at]]
+
+
+def _scores(answers: RankTrace, same_line: bool) -> list[OpRoofline]:
+    """Those of the shape of a softmax in a function that multiplies batches of matrices at other lines; same_line: at
+    the very one, as where torch or another library does."""
     products = [row.where for row in answers.roofline if row.op in PRODUCTS and row.where is not None]
     shapes = {
         _first(row.shape)
         for row in answers.roofline
         if row.op == SOFTMAX
         and _are_pairs(_first(row.shape))
-        and any(inside(row.where) == inside(one) and row.where != one for one in products)
+        and any(inside(row.where) == inside(one) and (row.where == one) is same_line for one in products)
     }
     return [
         row
