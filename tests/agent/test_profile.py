@@ -72,13 +72,13 @@ def check_sound(ran: Ran, bare: Ran) -> None:
 
 @pytest.fixture(scope="module")
 def whole(runner: Runner) -> Ran:
-    return runner.forked("profiled.py", "plain", "6", profile_steps=3)
+    return runner.forked("profiled.py", "plain", "9", profile_steps=3)
 
 
 def test_nothing_of_the_run_changes(whole: Ran, runner: Runner) -> None:
     """Losses to the last bit, weights, random states, the stack of modes, what is printed."""
-    bare = runner.bare("profiled.py", "plain", "6")
-    assert len(bare.losses) == 72
+    bare = runner.bare("profiled.py", "plain", "9")
+    assert len(bare.losses) == 108
     check_sound(whole, bare)
     check_clean(whole)
     assert [step.loss for step in whole.steps] == bare.losses
@@ -178,8 +178,8 @@ def test_lines_are_in_the_order_of_the_trace(whole: Ran) -> None:
 
 
 def test_options_reach_the_profiler(runner: Runner) -> None:
-    ran = runner.forked("profiled.py", "plain", "6", profile_steps=2, profile_memory=True, profile_stacks=True)
-    bare = runner.bare("profiled.py", "plain", "6")
+    ran = runner.forked("profiled.py", "plain", "9", profile_steps=2, profile_memory=True, profile_stacks=True)
+    bare = runner.bare("profiled.py", "plain", "9")
     assert ran.losses == bare.losses
     assert ran.output.splitlines()[-2:] == bare.output.splitlines()[-2:]  # torch warns of allocations from before
     check_clean(ran)
@@ -296,8 +296,8 @@ def test_a_profiler_of_the_script_comes_first(runner: Runner) -> None:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
     """It ends the profile; the run goes on and stays observed, and no time it disturbed is quoted."""
-    bare = runner.bare("profiled.py", "plain", "6")
-    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, fail_in=hook)
+    bare = runner.bare("profiled.py", "plain", "9")
+    ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, fail_in=hook)
     check_sound(ran, bare)
     assert len(ran.steps) == 72
     assert [(problem.where, problem.what) for problem in ran.problems] == [
@@ -311,8 +311,8 @@ def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
 
 def test_an_error_in_the_sampling_thread(runner: Runner) -> None:
     """It ends the sampling, and neither the profile nor the run; nothing is printed."""
-    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, fail_in=profile_module.SAMPLE)
-    check_sound(ran, runner.bare("profiled.py", "plain", "6"))
+    ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, fail_in=profile_module.SAMPLE)
+    check_sound(ran, runner.bare("profiled.py", "plain", "9"))
     assert [problem.where for problem in ran.problems] == [profile_module.SAMPLE] * 2  # the one for long steps too
     assert profile_of(ran).steps == 3
     assert samples_of(ran).looks == 0
@@ -356,8 +356,8 @@ torch.profiler.profile.export_chrome_trace = export
 
 @pytest.mark.parametrize(("before", "what"), [(FULL_DISK, "No space left"), (CUT_SHORT, "cut short")])
 def test_a_disk_that_is_full_for_the_trace(before: str, what: str, runner: Runner) -> None:
-    bare = runner.bare("profiled.py", "plain", "6")
-    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, before=before)
+    bare = runner.bare("profiled.py", "plain", "9")
+    ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, before=before)
     check_sound(ran, bare)
     assert [problem.where for problem in ran.problems] == [profile_module.EXPORT]
     assert what in ran.problems[0].what
@@ -378,8 +378,8 @@ def backward_end(self):
         raise RuntimeError("once, in the window")
 core.Steps.backward_end = backward_end
 """
-    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, before=before)
-    check_same(ran, runner.bare("profiled.py", "plain", "6"))
+    ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, before=before)
+    check_same(ran, runner.bare("profiled.py", "plain", "9"))
     assert [problem.where for problem in ran.problems] == ["backward_end"]
 
 

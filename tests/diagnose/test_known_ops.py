@@ -126,5 +126,5 @@ def test_a_sort_in_a_loss_is_the_headline(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "hotlap", "run", "--profile", "--out", str(tmp_path / "run"), sys.executable]
     subprocess.run([*command, str(script)], capture_output=True, check=True)
-    first = verdict(tmp_path / "run").findings[0]
+    first = next(one for one in verdict(tmp_path / "run").findings if one.id not in {"cpu-crowded", "cpu-steal"})
     assert first.id == "sorting" and first.where is not None and first.where.line == 7 and "topk" in first.instead

@@ -40,7 +40,7 @@ WORKER_ROWS: Final = 200
 HANDS_OVER: Final = ("QueueFeederThread", "(_serve)")
 """How names of a worker's threads of multiprocessing end: one pickles batches, the other gives the files of their
 tensors to who asks for them."""
-BETWEEN_READINGS: Final = 64
+BETWEEN_READINGS: Final = 8
 """Looks at a worker from one reading of its threads' clocks to the next: one that has ended is not told any more."""
 LONGEST_FILE: Final = 1 << 20
 LONG_LOOK_S, LONG_LOOKS = 0.05, 1000
@@ -309,6 +309,7 @@ class WorkerSamples(Samples):
                     self._read_clocks()
         finally:
             sys.setswitchinterval(usual)
+        self._read_clocks()
         if self.looks and self._open():
             rows = {name: value for name, value in self.document().items() if name in {"looks", "files", "lines"}}
             rows["lines"] = rows["lines"][:WORKER_ROWS]
@@ -320,7 +321,8 @@ class WorkerSamples(Samples):
         told = {one.ident: one for one in threading.enumerate() if one.ident and one.native_id}
         ran = _ran({thread: one.native_id for thread, one in told.items() if one.native_id})
         handing = sum(ns for thread, ns in ran.items() if told[thread].name.endswith(HANDS_OVER))
-        self.ran_ns, self.handed_over_ns = ran.get(self.thread, 0), max(self.handed_over_ns, handing)
+        self.ran_ns = max(self.ran_ns, ran.get(self.thread, 0))
+        self.handed_over_ns = max(self.handed_over_ns, handing)
 
     def _seen(self) -> list[Call]:
         stack = super()._seen()
