@@ -88,6 +88,7 @@ def test_only_dense_gradients_of_large_matrices_are_looked_at() -> None:
     few[7] = 1.0
     assert idle_rows([parameter(few)])[0] == 1.0, "none of those that are looked at"
     assert idle_rows([parameter(torch.zeros(20_000, 4))]) == (0.0, ()), "beside weights that begin at zero"
+    assert idle_rows([parameter(dense), parameter(torch.zeros(20_000, 4))])[0] == pytest.approx(0.75, abs=0.01)
     for other in (None, dense.to_sparse(), dense[:100], dense.view(-1), dense.view(20_000, 2, 2)):
         assert idle_rows([parameter(other)]) == (0.0, ())
     assert idle_rows([]) == (0.0, ())

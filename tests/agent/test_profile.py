@@ -299,7 +299,7 @@ def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
     bare = runner.bare("profiled.py", "plain", "9")
     ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, fail_in=hook)
     check_sound(ran, bare)
-    assert len(ran.steps) == 72
+    assert len(ran.steps) == 108
     assert [(problem.where, problem.what) for problem in ran.problems] == [
         (hook, f"RuntimeError: injected into {hook}")
     ]
@@ -363,7 +363,7 @@ def test_a_disk_that_is_full_for_the_trace(before: str, what: str, runner: Runne
     assert what in ran.problems[0].what
     assert (profile_of(ran).file, profile_of(ran).steps) == (None, 3)
     assert "problems.jsonl" in profile_of(ran).note
-    assert len(ran.steps) == 72
+    assert len(ran.steps) == 108
 
 
 def test_an_error_elsewhere_takes_everything_out(runner: Runner) -> None:

@@ -95,6 +95,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("long-steps", {"long": LONG}),
     ("evaluation-each-step", {"evaluates": True, "phases": Phases(forward=5.0, other=5.0)}),
     ("unused-gradients", {"root": {"parameters": 90, "optimized": 9, "with_gradients": 90}}),
+    ("unused-gradients", {"root": {"parameters": 90, "optimized": 60, "with_gradients": 90, "unused": 0.8}}),
     ("expert-loop", LOOP),
     ("whole-sequence", {**DECODES, "growth": (4.0, 16.0, 50)}),
 ]
@@ -250,6 +251,8 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"evaluates": True},  # too short to matter
         {"evaluates": True, "phases": Phases(forward=5.0, other=5.0), "root": {"optimized": 0}},  # a teacher
         {"root": {"parameters": 90, "optimized": 60, "with_gradients": 90}},
+        {"root": {"parameters": 90, "optimized": 60, "with_gradients": 90, "unused": 0.3}},
+        {"root": {"parameters": 90, "optimized": 86, "with_gradients": 90, "unused": 0.8}},
         {"root": {"parameters": 90, "with_gradients": 90}},  # whose optimizer is not known
         {"root": {"parameters": 90, "optimized": 0, "with_gradients": 90}, "more": {"optimizers": ()}},  # by hand
     ],

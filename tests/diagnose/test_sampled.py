@@ -487,6 +487,25 @@ def test_many_tensors_that_workers_hand_over_are_a_cause(
     assert with_samples(verdict("input", "input"), main, worker=None, loader=loader).findings[0].id == "input"
 
 
+def test_a_sampler_that_takes_long_is_told_before_what_workers_do(tmp_path: Path) -> None:
+    """It runs in the process that trains; told was a worker's line, and that tensors are handed over slowly."""
+    (tmp_path / "train.py").write_text("def draw(rng, n, p):\n    return rng.choice(n, p=p)\n")
+    files, loop = (str(tmp_path / "train.py"), "a.py"), Place(file="a.py", line=84)
+    row = ("data", 0, 2, "draw", "numpy._wrapfunc", 90.0)
+    wait = ("data", 1, 84, "main", "threading.Condition.wait", 10.0)
+    worker = WorkerSamples(dataset="Rows", looks=80, files=("b.py",), lines=(("data", 0, 7, "Rows.get", "", 80.0),))
+
+    def found(*rows: Any) -> Finding:
+        said = Samples(steps=3, looks=100, files=files, lines=rows)
+        return with_samples(verdict("input", "input"), said, loop, worker=worker).findings[0]
+
+    first = found(row, wait)
+    assert first.where == Place(file=files[0], line=2, function="draw") and "searchsorted" in first.instead
+    assert "sampler" in found((*row[:2], 1, *row[3:]), wait).why, "of a line that shows no cause"
+    other = found((*row[:5], 9.0), wait)
+    assert other.where is not None and other.where.file == "b.py", "most of it is a wait"
+
+
 def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> None:
     """Six workers, and a collate function that makes tensors of lists of arrays: told was `__getitem__`."""
     (tmp_path / "train.py").write_text("def collate(batch):\n    return torch.tensor([wave for wave, _ in batch])\n")

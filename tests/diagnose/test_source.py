@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hotlap.diagnose.source import call_of
-from hotlap.diagnose.statements import KNOWN, cause_at, elements, of_all_pairs
+from hotlap.diagnose.statements import KNOWN, cause_at, elements, last_of_all_at, of_all_pairs
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts, RootFacts
 
@@ -64,6 +64,45 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
     assert found is not None and found.id == cause and change in found.instead and "{it}" not in found.instead
 
 
+def test_a_long_call_is_shown_by_its_name(tmp_path: Path) -> None:
+    call = "roc_auc_score(np.concatenate(self.targets), np.concatenate(self.scores))"
+    found = cause_at(at(tmp_path, f"self.auc = {call}\n", 1))
+    assert found is not None and "around `roc_auc_score(...)`" in found.instead
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "searched"),
+    [
+        ("['a'] + [w for w in counts]", "n = [self.words.index(t) for t in tokens if t]", "self.words.index(t)"),
+        ("sorted(counts)", "known = t in self.words", "t in self.words"),
+        ("text.split()", "known = t not in self.words", "t not in self.words"),
+        ("dict(counts)", "known = t in self.words", None),
+        ("{w for w in counts}", "known = t in self.words", None),
+    ],
+)
+def test_a_list_that_is_searched(tmp_path: Path, words: str, line: str, searched: str | None) -> None:
+    text = f"class A:\n    def f(self):\n        self.words = {words}\n    def g(self, t, tokens):\n        {line}\n"
+    found = cause_at(at(tmp_path, text, 5))
+    assert (found and found.id) == (searched and "list-search")
+    assert found is None or f"in place of `{searched}` a dict" in found.instead
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "told"),
+    [
+        ("y = self.head(x)\n        return y[:, -1]", 3, True),
+        ("return self.head(self.drop(x))[:, -1, :]", 3, True),
+        ("y = self.head(x)\n        return y[:, -1] + y.mean(1)", 3, False),
+        ("y = self.head(x[:, -1])\n        return y", 3, False),
+        ("y = self.head(x)\n        return y[:, -2]", 3, False),
+        ("y = self.head(x)\n        return y[:, -1]", 4, False),
+    ],
+)
+def test_a_part_of_the_model_whose_last_position_is_used(tmp_path: Path, body: str, line: int, told: bool) -> None:
+    text = f"class A:\n    def forward(self, x):\n        {body}\n"
+    assert (last_of_all_at(at(tmp_path, text, line)) is not None) is told
+
+
 @pytest.mark.parametrize(
     ("function", "inside", "cause"),
     [
@@ -73,6 +112,7 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
         ("Data.__getitem__", "json_of_mine", None),
         ("Data.tokenize", "", "tokenizing"),
         ("Data.read", "tokenize._tokenize", "tokenizing"),
+        ("PairTokenizer.merge", "", "tokenizing"),
         ("Data.__getitem__", "scipy._zoom", "on-the-host"),
         ("Data.__getitem__", "torchvision.RandomResizedCrop.forward", "on-the-host"),
         ("fit", "torchvision.ResNet.forward", None),

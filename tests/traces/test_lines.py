@@ -50,6 +50,19 @@ def test_a_call_that_the_trace_lacks_does_not_put_the_rest_out_of_step() -> None
     assert found(rows, said) == {"aten::a": 1, "aten::c": 3, "aten::d": 4}
 
 
+def test_of_two_calls_of_one_name_it_is_the_one_with_what_comes_next() -> None:
+    """As where a recurrent layer makes other operations below autograd than the profiler records."""
+    rows = [
+        op("aten::a", 10, 5),
+        op("aten::mul", 20, 5),
+        op("aten::b", 30, 5),
+        op("aten::mul", 40, 5),
+        op("aten::mm", 50, 5),
+    ]
+    said = lines(("aten::a", 1), ("aten::b", 2), ("aten::mul", 3), ("aten::mm", 4))
+    assert found(rows, said) == {"aten::a": 1, "aten::b": 2, "aten::mul": 3, "aten::mm": 4}
+
+
 def test_an_op_that_was_not_called_takes_no_line_of_a_later_one() -> None:
     rows = [op("aten::late", 10, 5), op("aten::a", 20, 5)]
     far = [(f"aten::x{n}", 2) for n in range(20)]

@@ -282,7 +282,10 @@ class Script:
                 now = sum(_size(p) for p in module.parameters() if id(p) in held)
                 self.roots[key]["optimized"] = max(self.roots[key]["optimized"], now)
                 self.roots[key]["frozen"] = not any(p.requires_grad for p in module.parameters())
-                self.roots[key]["with_gradients"] = sum(_size(p) for p in module.parameters() if p.grad is not None)
+                graded = [p for p in module.parameters() if p.grad is not None]
+                self.roots[key]["with_gradients"] = sum(map(_size, graded))
+                unused = sum(id(p) not in held for p in graded) / max(1, len(graded))
+                self.roots[key]["unused"] = min(self.roots[key].get("unused", 1.0), unused)
 
     def _look_for_parts(self) -> None:
         """Which outermost modules lie in another one, which calls them as well, or by themselves."""

@@ -129,7 +129,8 @@ def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
         some = gradient.detach()[:: len(gradient) // LOOKED_AT]
         share = float((some == 0).all(1).double().mean())
         if share == 1.0 and not gradient.detach().any():
-            continue  # as beside weights that begin at zero: it says nothing of rows
+            whole -= parameter.numel()  # as beside weights that begin at zero: it says nothing of rows
+            continue
         idle += share * parameter.numel()
         largest = max(largest, tuple(gradient.shape))
     return (idle / whole, largest) if largest else (0.0, ())

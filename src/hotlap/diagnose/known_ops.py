@@ -3,7 +3,7 @@ that is."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from hotlap.records.diagnosis import Bound, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
 
-from .statements import PAIRS, cross_entropy_at, of_all_pairs, product_at
+from .statements import PAIRS, Cause, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
 
 LEAST: Final = 0.2
 """Of the step."""
@@ -224,7 +224,9 @@ def known_ops(rank: RankTrace, findings: Sequence[Finding], step_ms: float) -> t
         share = whole / max(1, sum(row.ns for row in rows))
     told = list(_told(rows, share, step_ms, on_device))
     if on_device:
-        told += _statements([row for row in rank.kernels if row.by == "line"], share, step_ms)
+        told += _statements([row for row in rank.kernels if row.by == "line"], ON_A_DEVICE, share, step_ms)
+    else:
+        told += _statements([row for row in rank.model if "::" in row.name], ON_THE_CPU, share, step_ms)
     return (*told, *_less(findings, sum(one.share for one in told)))
 
 
@@ -248,10 +250,24 @@ def _told(rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, o
         )
 
 
-def _statements(rows: Sequence[KernelTime], share: float, step_ms: float) -> Iterator[Finding]:
-    """Causes that lines of a function show, by the device's work at these lines."""
-    for cause_of in (product_at, cross_entropy_at, lambda place: PAIRS if of_all_pairs(place) else None):
-        functions: defaultdict[tuple[str, str, str | None], list[KernelTime]] = defaultdict(list)
+def _pairs_at(place: Place) -> Cause | None:
+    return PAIRS if of_all_pairs(place) else None
+
+
+ON_THE_CPU: Final = (last_of_all_at,)
+"""Causes that statements show. Others are told by where the host is."""
+ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, _pairs_at)
+
+
+def _statements(
+    rows: Sequence[KernelTime | HostTime],
+    causes: Sequence[Callable[[Place], Cause | None]],
+    share: float,
+    step_ms: float,
+) -> Iterator[Finding]:
+    """Causes that lines of a function show, by the work at these lines."""
+    for cause_of in causes:
+        functions: defaultdict[tuple[str, str, str | None], list[KernelTime | HostTime]] = defaultdict(list)
         for row in rows:
             if row.where is not None and (cause := cause_of(row.where)) is not None:
                 functions[cause.id, row.where.file, row.where.function].append(row)

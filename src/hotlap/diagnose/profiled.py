@@ -31,6 +31,7 @@ from .known_ops import known_ops
 from .offloads import with_memory
 from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
+from .statements import ELEMENTS
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a trace tells: not said beside one."""
@@ -226,10 +227,16 @@ def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrac
         return (
             msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said) if took else finding
         )
-    if finding.id not in WITH_ITS_BACKWARD:
+    at = finding.where
+    if finding.id in WITH_ITS_BACKWARD:
+        rows = [row for row in rank.model if row.where and (row.where.file, row.where.line) == (at.file, at.line)]
+    elif finding.id == ELEMENTS.id and finding.bound == "launch":  # which are of lines of a function
+        rows = [
+            row for row in rank.model if row.where and (row.where.file, row.where.function) == (at.file, at.function)
+        ]
+    else:
         return finding
-    at = finding.where.file, finding.where.line
-    took = sum(row.ns for row in rank.model if row.where is not None and (row.where.file, row.where.line) == at)
+    took = sum(row.ns for row in rows)
     return msgspec.structs.replace(finding, share=max(finding.share, model * took / whole))
 
 

@@ -65,6 +65,10 @@ MOSTLY_THERE: Final = 0.6
 """Of long steps' own code."""
 ISSUES: Final = frozenset({"forward", "optimizer", "other"})
 """Phases in which the loop's thread issues work itself."""
+TAKES: Final = re.compile(r"multiprocessing\.|queue\.|selectors\.|threading\.|torch\.")
+"""Where a batch of a worker's is waited for and taken over."""
+ITS_OWN: Final = "a sampler runs in the process that trains, for each batch before a worker gets to know of it"
+FOR_MANY: Final = "draw the numbers of many batches at once"
 KEPT: Final = 0.2
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
@@ -92,12 +96,13 @@ def with_samples(
     the loop; worker: of it, which knows more of what batches take than the thread that waits for them.
     """
     whose, main = "of it", samples
-    if worker is not None and worker.looks >= LEAST_LOOKS:
+    by_itself = worker is not None and _by_the_loop(samples, loop)
+    if worker is not None and worker.looks >= LEAST_LOOKS and not by_itself:
         samples, whose = _of_worker(samples, worker), "of a worker's time"
     device = diagnosis.device != "cpu"
     findings = tuple(
         _profiled(found, one, samples.looks)
-        for one in map(_with_tensors, diagnosis.findings, repeat(loader))
+        for one in map(_with_tensors, diagnosis.findings, repeat(loader), repeat(by_itself))
         for found in (
             _of_tensors(one, main, worker, loader, diagnosis.step_ms)
             or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
@@ -167,8 +172,21 @@ def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
     return msgspec.structs.replace(samples, files=(*samples.files, *worker.files), lines=(*own, *lines))
 
 
-def _with_tensors(finding: Finding, loader: LoaderFacts | None) -> Finding:
-    """A trace's wait for batches with what the run knows of them."""
+def _by_the_loop(samples: Samples, loop: Place | None) -> bool:
+    """Whether the thread that trains is mostly in code of the user's while it gets a batch from workers, as in a
+    sampler of theirs, which runs there."""
+    if loop is None:
+        return False
+    rows = [row for row in samples.lines if row[0] == "data"]
+    own = [row for row in rows if 0 <= row[1] < len(samples.files) and not TAKES.match(row[4])]
+    own = [row for row in own if (samples.files[row[1]], row[2]) != (loop.file, loop.line)]
+    return sum(row[5] for row in own) >= MOSTLY_THERE * max(1e-9, sum(row[5] for row in rows))
+
+
+def _with_tensors(finding: Finding, loader: LoaderFacts | None, by_itself: bool) -> Finding:
+    """A trace's wait for batches with what the run knows of them. by_itself: the loop's own thread takes most of it."""
+    if by_itself and finding.id == "input":
+        return msgspec.structs.replace(finding, why=ITS_OWN, instead=FOR_MANY)
     said = tensors_of(loader) if loader is not None and finding.id == "input" else ""
     return finding if said in finding.evidence else msgspec.structs.replace(finding, evidence=finding.evidence + said)
 
@@ -246,7 +264,7 @@ def _cross_entropy(place: Place, inside: str) -> Cause | None:
 def _nested(place: Place, inside: str) -> Cause | None:
     """Python's own time: what a function of torch takes inside a loop may be computing."""
     cause = None if inside else elements(place, nested=True)
-    return cause and replace(cause, bound="launch")
+    return cause and replace(cause, bound="launch", instead=f"{small_ops.INSTEAD}; {cause.instead}")
 
 
 def _parameters(place: Place, inside: str) -> Cause | None:

@@ -214,7 +214,8 @@ KNOWN: Final = (
             "tokenizing",
             "texts are tokenized",
             "a tokenizer is host code, and the same text gives the same tokens each epoch",
-            "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes",
+            "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes; of "
+            "words that come again, a cache: `functools.lru_cache`",
         ),
         ends=("tokenizer", "tokenize", "encode_plus", "batch_encode_plus"),
         packages=("nltk", "re", "sentencepiece", "spacy", "tokenize", "tokenizers"),
@@ -276,8 +277,9 @@ KNOWN: Final = (
             "on-the-host",
             "a library computes it on the host",
             "each call is for itself, on one core, while the model waits, and for a sample again in each epoch",
-            "what is the same each time: make it once and keep arrays; what is random: on whole batches with torch's "
-            "own operations, on the device where there is one; else in worker processes, or more of them",
+            "what is the same each time: make it once and keep arrays; crop or select first, so that less is worked "
+            "on; what is random: on whole batches with torch's own operations, on the device where there is one; else "
+            "in worker processes, or more of them",
         ),
         packages=("albumentations", "audiomentations", "imgaug", "networkx", "scipy", "shapely", "sklearn"),
         inside=re.compile(
@@ -406,6 +408,22 @@ CROSS_ENTROPY: Final = Cause(
     "are softened): it keeps little and goes over the logits once each way",
     "bandwidth",
 )
+LIST: Final = Cause(
+    "list-search",
+    "a list is searched from its beginning",
+    "`in` and `.index` compare one entry after another until one is equal",
+    "in place of `{it}` a dict that is made once, `{word: at for at, word in enumerate(words)}`, or a set; what is the "
+    "same in each epoch: make it once and keep the result",
+)
+LAST: Final = Cause(
+    "last-of-all",
+    "all positions are computed, and the last one is used",
+    "what is computed of the others is thrown away, and its backward is all zeros but for one position",
+    "take the last position before it, not after: `self.head(x[:, -1])` in place of `self.head(x)[:, -1]`",
+    "compute",
+)
+SHORT: Final = 60
+"""Letters of the user's that are shown."""
 _ONE_HOT, _DIAGONAL = frozenset({"one_hot"}), frozenset({"diag", "diag_embed"})
 PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
@@ -425,12 +443,61 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
     known_here = [one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)]
-    found = _by_what_it_calls(own, inner, (place.function or "").split(".")[-1], inside, known_here)
+    found = _by_what_it_calls(own, inner, place, inside, known_here)
     if found is not None:
         return found
     if over_parameters(place):
         return PARAMETERS
     return product_at(place)
+
+
+def _searched(own: ast.stmt, module: ast.Module | None) -> str | None:
+    """What searches a list: `x in NAME` or `NAME.index(x)`, of what the file makes a list."""
+    lists = {
+        ast.unparse(target)
+        for one in (ast.walk(module) if module is not None else ())
+        if isinstance(one, ast.Assign) and _makes_list(one.value)
+        for target in one.targets
+    }
+    for one in ast.walk(own) if not isinstance(own, BLOCKS) else ():
+        if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.In, ast.NotIn)):
+            if ast.unparse(one.comparators[0]) in lists:
+                return _short(one)
+        elif isinstance(one, ast.Call) and name_of(one).endswith(".index") and name_of(one)[: -len(".index")] in lists:
+            return _short(one)
+    return None
+
+
+def _makes_list(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _makes_list(node.left) or _makes_list(node.right)
+    if isinstance(node, ast.Call):
+        return name_of(node).split(".")[-1] in {"list", "sorted", "split", "splitlines", "readlines", "tolist"}
+    return isinstance(node, (ast.List, ast.ListComp))
+
+
+def last_of_all_at(place: Place) -> Cause | None:
+    """Whether the statement at a line calls a part of the model of whose output only the last position is used."""
+    held, function = statements_at(place), function_at(place)
+    if not held or function is None or isinstance(held[0], BLOCKS):
+        return None
+    own = held[0]
+    called = {ast.unparse(one) for one in calls_in(own) if name_of(one).startswith("self.")}
+    names = {ast.unparse(target) for target in own.targets} if isinstance(own, ast.Assign) else set()
+    given = names if isinstance(own, ast.Assign) and ast.unparse(own.value) in called else set()
+    uses = [one for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)]
+    for one in ast.walk(function):
+        if isinstance(one, ast.Subscript) and _is_last(one.slice):
+            of = ast.unparse(one.value)
+            if of in called or (of in given and sum(use.id == of for use in uses) == 1):
+                return LAST
+    return None
+
+
+def _is_last(index: ast.expr) -> bool:
+    """`:, -1`, with more dimensions behind it or not."""
+    at = index.elts if isinstance(index, ast.Tuple) else []
+    return len(at) > 1 and isinstance(at[0], ast.Slice) and ast.unparse(at[1]) == "-1"
 
 
 def product_at(place: Place) -> Cause | None:
@@ -454,9 +521,10 @@ def cross_entropy_at(place: Place) -> Cause | None:
 
 
 def _by_what_it_calls(
-    own: ast.stmt, calls: Sequence[ast.Call], function: str, inside: str, known_here: Sequence[Known]
+    own: ast.stmt, calls: Sequence[ast.Call], place: Place, inside: str, known_here: Sequence[Known]
 ) -> Cause | None:
-    package = inside.partition(".")[0]
+    qualified = (place.function or "").partition(".<locals>.<")[0]
+    function, package, module = qualified.split(".")[-1], inside.partition(".")[0], parsed(place.file)
     indexed = [one for one in ast.walk(own) if isinstance(one, ast.Subscript)] if not isinstance(own, BLOCKS) else []
     for known in known_here:
         if known.is_inside(inside):
@@ -471,6 +539,10 @@ def _by_what_it_calls(
     for known in known_here:
         if function in known.ends or package in known.packages:
             return _with(known.cause, f"{function}(...)")
+    if (searched := _searched(own, module)) is not None:
+        return _with(LIST, searched)
+    if re.search("[Tt]okeni[sz]", qualified):
+        return next(one.cause for one in KNOWN if one.cause.id == "tokenizing")
     made = [call for call in calls if re.fullmatch(ARRAYS, name_of(call)) and _of_many(call)]
     return _about(ARRAY, made[0]) if made and package in {"", "numpy"} else None
 
@@ -594,7 +666,9 @@ def _about(cause: Cause, call: ast.Call) -> Cause:
 
 def _short(node: ast.AST) -> str:
     text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= 60 else "..."
+    if len(text) <= SHORT:
+        return text
+    return f"{name_of(node)}(...)" if isinstance(node, ast.Call) and name_of(node) else f"{text[:SHORT]} ..."
 
 
 def _with(cause: Cause, it: str) -> Cause:

@@ -260,10 +260,11 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     read in the code of its modules.
 
     parameters: number of elements of its parameters; optimized: number of these that an optimizer holds, None where
-    that is not known; with_gradients: that have a gradient at the end; frozen: none of them takes one then. modules:
-    number in it. devices, dtypes: of its parameters. conv, dropout: number of such modules; conv_input_4d: its
-    convolutions get images. channels_last: its weights have that memory format. sparse: it makes sparse gradients.
-    compiled: it is, by torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
+    that is not known; with_gradients: that have a gradient at the end; unused: of the tensors that have one, the
+    share (0 to 1) that no optimizer holds; frozen: none of them takes one then. modules: number in it. devices,
+    dtypes: of its parameters. conv, dropout: number of such modules; conv_input_4d: its convolutions get images.
+    channels_last: its weights have that memory format. sparse: it makes sparse gradients. compiled: it is, by
+    torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
     wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end;
     alike: of these, of the module with most, those of the same code, at the same times; hook: that code, where it is
     the user's.
@@ -321,6 +322,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     padding_of_all: float = 0.0
     optimized: Count | None = None
     with_gradients: Count = 0
+    unused: float = 0.0
     frozen: bool = False
     part_of: str | None = None
     exchange: ExchangeFacts | None = None

@@ -8,6 +8,7 @@ first call inside. Calls that wait for the device and are no ops (`torch.cuda.sy
 call in the runtime, and waits inside of ops that the list lacks by the order of the sync debug mode's warnings.
 """
 
+from itertools import islice
 from typing import Final
 
 import polars as pl
@@ -109,13 +110,22 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
     host, ends = host_of(view), view.host("start") + view.host("dur")
     called: list[CalledOp] = list(lines.ops)
     at, over, late = 0, -1, max(0, len(called) - SOON)
-    for row, name in zip(rows, names, strict=True):
+    starts = view.host("start")
+    for index, (row, name) in enumerate(zip(rows, names, strict=True)):
         if ends[row] <= over:
             continue  # inside an op that was matched, or inside the backward
         if name.startswith("autograd::engine::evaluate_function"):
             over = int(ends[row])
             continue
         ahead = _next(called, name, at, at + SOON)
+        if ahead is not None and ahead > at:  # of two of one name the one with what comes next behind it
+            soon = {one[0] for one in called[at : at + 2 * SOON]}
+            behind = (names[k] for k in range(index + 1, len(rows)) if starts[rows[k]] >= ends[row])
+            following = next((one for one in islice(behind, SOON) if one in soon), None)
+            while ahead is not None and following is not None and ahead + 1 < len(called):
+                if _next(called, following, ahead + 1, ahead + 1 + SOON) is not None:
+                    break
+                ahead = _next(called, name, ahead + 1, at + SOON)
         if ahead is not None:
             at = ahead + 1
         elif at == 0 and (ahead := _next(called, name, late, len(called))) is not None:

@@ -6,7 +6,10 @@ from hotlap.records.run import RootFacts
 from ._base import Measured
 
 MANY = 0.5
-"""Of the numbers that gradients were computed of, from which those that no optimizer holds are told."""
+"""Of the numbers, or of the tensors, that gradients were computed of, from which those that no optimizer holds are
+told."""
+SOME = 0.1
+"""Of the numbers, where it is most of the tensors: convolutions have few, and take long."""
 
 
 def find(measured: Measured) -> Finding | None:
@@ -16,7 +19,7 @@ def find(measured: Measured) -> Finding | None:
         return None
     roots = [root for root in facts.roots if root.optimized is not None and root.part_of is None]
     most = max(roots, key=_unused, default=None)
-    if most is None or _unused(most) <= MANY * sum(root.with_gradients for root in roots):
+    if most is None or _unused(most) <= (SOME if most.unused > MANY else MANY) * sum(r.with_gradients for r in roots):
         return None
     return Finding(
         id="unused-gradients",
