@@ -78,11 +78,13 @@ def test_a_long_call_is_shown_by_its_name(tmp_path: Path) -> None:
         ("text.split()", "known = t not in self.words", "t not in self.words"),
         ("dict(counts)", "known = t in self.words", None),
         ("{w for w in counts}", "known = t in self.words", None),
+        ("[]\n        self.words = set(counts)", "known = t in self.words", None),
+        ("[]\n        words = []", "known = t in words", None),
     ],
 )
 def test_a_list_that_is_searched(tmp_path: Path, words: str, line: str, searched: str | None) -> None:
     text = f"class A:\n    def f(self):\n        self.words = {words}\n    def g(self, t, tokens):\n        {line}\n"
-    found = cause_at(at(tmp_path, text, 5))
+    found = cause_at(at(tmp_path, text, len(text.splitlines())))
     assert (found and found.id) == (searched and "list-search")
     assert found is None or f"in place of `{searched}` a dict" in found.instead
 

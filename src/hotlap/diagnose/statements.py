@@ -451,20 +451,29 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     return product_at(place)
 
 
-def _searched(own: ast.stmt, module: ast.Module | None) -> str | None:
-    """What searches a list: `x in NAME` or `NAME.index(x)`, of what the file makes a list."""
-    lists = {
-        ast.unparse(target)
-        for one in (ast.walk(module) if module is not None else ())
-        if isinstance(one, ast.Assign) and _makes_list(one.value)
-        for target in one.targets
-    }
-    for one in ast.walk(own) if not isinstance(own, BLOCKS) else ():
-        if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.In, ast.NotIn)):
-            if ast.unparse(one.comparators[0]) in lists:
-                return _short(one)
-        elif isinstance(one, ast.Call) and name_of(one).endswith(".index") and name_of(one)[: -len(".index")] in lists:
-            return _short(one)
+def _searched(own: ast.stmt, place: Place) -> str | None:
+    """What searches a list: `x in NAME` or `NAME.index(x)`, of an attribute that the file, or a name that the function
+    or the file, makes a list and nothing else."""
+    module, function = parsed(place.file), function_at(place)
+    if module is None or isinstance(own, BLOCKS):
+        return None
+    given = [(one, ".") for one in ast.walk(module) if isinstance(one, ast.Assign)]
+    given += [
+        (one, "") for one in (*module.body, *(ast.walk(function) if function else ())) if isinstance(one, ast.Assign)
+    ]
+    made: dict[str, bool] = {}
+    for one, dot in given:
+        for name in map(ast.unparse, one.targets):
+            if ("." in name) is bool(dot):
+                made[name] = made.get(name, True) and _makes_list(one.value)
+    for node in ast.walk(own):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            if made.get(ast.unparse(node.comparators[0])):
+                return _short(node)
+        elif (
+            isinstance(node, ast.Call) and made.get(name_of(node).removesuffix(".index")) and ".index" in name_of(node)
+        ):
+            return _short(node)
     return None
 
 
@@ -524,7 +533,7 @@ def _by_what_it_calls(
     own: ast.stmt, calls: Sequence[ast.Call], place: Place, inside: str, known_here: Sequence[Known]
 ) -> Cause | None:
     qualified = (place.function or "").partition(".<locals>.<")[0]
-    function, package, module = qualified.split(".")[-1], inside.partition(".")[0], parsed(place.file)
+    function, package = qualified.split(".")[-1], inside.partition(".")[0]
     indexed = [one for one in ast.walk(own) if isinstance(one, ast.Subscript)] if not isinstance(own, BLOCKS) else []
     for known in known_here:
         if known.is_inside(inside):
@@ -539,7 +548,7 @@ def _by_what_it_calls(
     for known in known_here:
         if function in known.ends or package in known.packages:
             return _with(known.cause, f"{function}(...)")
-    if (searched := _searched(own, module)) is not None:
+    if (searched := _searched(own, place)) is not None:
         return _with(LIST, searched)
     if re.search("[Tt]okeni[sz]", qualified):
         return next(one.cause for one in KNOWN if one.cause.id == "tokenizing")
