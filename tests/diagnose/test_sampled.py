@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from hotlap.diagnose.causes import ELEMENTS
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_long_steps, with_samples
 from hotlap.diagnose.small_ops import INSTEAD
-from hotlap.diagnose.statements import ELEMENTS
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.profile import LongSamples, Samples, WorkerSamples
 from hotlap.records.run import LoaderFacts, Phases

@@ -6,8 +6,9 @@ from textwrap import dedent, indent
 import msgspec
 import pytest
 
+from hotlap.diagnose.causes import KNOWN
 from hotlap.diagnose.source import call_of
-from hotlap.diagnose.statements import KNOWN, cause_at, elements, last_of_all_at, of_all_pairs
+from hotlap.diagnose.statements import cause_at, elements, last_of_all_at, of_all_pairs
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts, RootFacts
 

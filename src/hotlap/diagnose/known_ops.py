@@ -13,7 +13,8 @@ from hotlap.records.diagnosis import Bound, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
 
-from .statements import PAIRS, Cause, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
+from .causes import PAIRS, Cause
+from .statements import cross_entropy_at, last_of_all_at, of_all_pairs, product_at
 
 LEAST: Final = 0.2
 """Of the step."""

@@ -25,13 +25,13 @@ from hotlap.trace.files import trace_files
 from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
+from .causes import ELEMENTS
 from .diagnose import diagnose
 from .findings import compute, expert_loop, own_graph, replaced
 from .known_ops import known_ops
 from .offloads import with_memory
 from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
-from .statements import ELEMENTS
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a trace tells: not said beside one."""

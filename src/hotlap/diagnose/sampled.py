@@ -15,9 +15,7 @@ from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame,
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
-from .findings.host_code import WITHOUT_A_PROFILE
-from .findings.input import many_tensors, tensors_of
-from .statements import (
+from .causes import (
     CELL,
     CROSS_ENTROPY,
     DIAGONAL,
@@ -28,6 +26,10 @@ from .statements import (
     THROUGH_NUMPY,
     VALIDATES,
     Cause,
+)
+from .findings.host_code import WITHOUT_A_PROFILE
+from .findings.input import many_tensors, tensors_of
+from .statements import (
     cause_at,
     cross_entropy_at,
     elements,

@@ -1,0 +1,421 @@
+"""What lines of the user's do that costs time, and what to write instead, with the user's own names in it.
+
+A row of `KNOWN` is a cause and the calls by which it is told; causes that `statements.py` finds by more than a call
+follow.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from hotlap.records.diagnosis import Bound
+
+from .source import name_of
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a statement does. instead: the change to make, `{it}` in it is the user's expression. bound: of what lies in
+    the model's phases."""
+
+    id: str
+    title: str
+    why: str
+    instead: str
+    bound: Bound = "unknown"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A cause, and the calls that tell it: by the end of their names, which may be those of the user's own functions.
+    whole: by the whole name. packages: by what the host is in; inside: by the very function. indexers: `x.NAME[...]`.
+    tells: what more has to hold of the call. device: it costs only where the model is on one. ranks: only where there
+    are several."""
+
+    cause: Cause
+    ends: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    inside: re.Pattern[str] | None = None
+    indexers: tuple[str, ...] = ()
+    tells: Callable[[ast.Call], bool] = lambda call: True
+    device: bool = False
+    ranks: bool = False
+
+    def is_inside(self, function: str) -> bool:
+        """Whether the function that the host is in is one of these."""
+        return self.inside is not None and self.inside.fullmatch(function) is not None
+
+    def matches(self, call: ast.Call) -> bool:
+        """Whether a call is one of these."""
+        name = name_of(call)
+        return (name.split(".")[-1] in self.ends or name in self.whole) and self.tells(call)
+
+
+def of_many(call: ast.Call) -> bool:
+    """Whether something is made a tensor that is no number: a name, a list."""
+    return bool(call.args) and not isinstance(call.args[0], (ast.Constant, ast.UnaryOp, ast.BinOp))
+
+
+VALIDATES: Final = Known(
+    Cause(
+        "validated-arguments",
+        "torch.distributions checks its arguments each time",
+        "for each distribution and each log_prob all values are compared with their bounds, in small operations of "
+        "their own, and on a device the host waits for the answer",
+        "`torch.distributions.Distribution.set_default_validate_args(False)` before the loop, or `validate_args=False` "
+        "for the one that is made here; values out of bounds then raise no error",
+        "launch",
+    ),
+    inside=re.compile(r"torch\.(_\w+\.check|Distribution\.(__init__|_validate_sample))"),
+)
+PARAMETRIZED: Final = Known(
+    Cause(
+        "parametrized-again",
+        "a parametrization is computed at each use of its weight",
+        "`torch.nn.utils.parametrizations` (orthogonal, weight_norm, spectral_norm) make the weight anew each time "
+        "that it is read, and the backward goes through all of that",
+        "`with torch.nn.utils.parametrize.cached():` around the forward, in which the weight is made once; or read it "
+        "once, before the loop",
+        "compute",
+    ),
+    inside=re.compile(r"torch\.(_Orthogonal|_WeightNorm|_SpectralNorm|ParametrizationList)\..*"),
+)
+KNOWN: Final = (
+    VALIDATES,
+    PARAMETRIZED,
+    Known(
+        Cause(
+            "order-of-all-rows",
+            "an order of all rows is drawn for an epoch",
+            "a sampler draws a number for each row of the dataset and makes Python objects of them, however few "
+            "batches an epoch uses",
+            "`RandomSampler(data, replacement=True, num_samples=...)` draws only as many; or fewer, longer epochs: "
+            "keep one iterator across them",
+            "input",
+        ),
+        inside=re.compile(r"torch\.(\w*Random|Distributed)Sampler\.__iter__"),
+    ),
+    Known(
+        Cause(
+            "tensor-as-text",
+            "tensors are formatted as text",
+            "each is reduced and copied several times to choose a format, and on a device the host waits; an f-string "
+            "does so before a logger looks at its level",
+            "only in the steps that show it: `if step % 50 == 0:`; `logger.debug('%s', x)` formats nothing that is not "
+            "shown, and of one number `x.item()` is enough",
+        ),
+        inside=re.compile(r"torch\.(Tensor\.__(format|repr|str)__|_(tensor_)?str\w*|_Formatter\..*)"),
+    ),
+    Known(
+        Cause(
+            "collect",
+            "Python's garbage collector is called",
+            "it goes through all objects of the program each time, and frees what reference counts free anyway",
+            "take out `{it}`, or call it once an epoch; `gc.freeze()` before the loop where automatic collections cost",
+        ),
+        whole=("gc.collect",),
+    ),
+    Known(
+        Cause(
+            "empty-cache",
+            "the allocator's cache is emptied",
+            "memory goes back to the driver and is asked for again, which waits for the device",
+            "take out `{it}`; where memory is short, PYTORCH_ALLOC_CONF=expandable_segments:True",
+        ),
+        ends=("empty_cache",),
+        device=True,
+    ),
+    Known(
+        Cause(
+            "tensor-of-list",
+            "a tensor is made of a list",
+            "each number is copied by itself, and of a list of arrays many times as slowly as of one array",
+            "`torch.from_numpy(numpy.stack({it}))`, or `torch.stack` where they are tensors; best, hold one array",
+        ),
+        whole=("torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor"),
+        tells=of_many,
+    ),
+    Known(
+        Cause(
+            "copy-of-all",
+            "objects are copied deeply",
+            "each tensor is allocated and copied by itself, in a walk through Python objects",
+            "copy into tensors that are there: `torch._foreach_copy_(old, new)`, and only when the copy is used",
+        ),
+        ends=("deepcopy",),
+    ),
+    Known(
+        Cause(
+            "checkpointing",
+            "a checkpoint is written",
+            "the loop stands still until all tensors are on the host and in the file",
+            "save less often, or in a thread: `torch.distributed.checkpoint.async_save`",
+        ),
+        ends=("save_checkpoint", "save_pretrained", "async_save"),
+        whole=("torch.save",),
+    ),
+    Known(
+        Cause(
+            "logging",
+            "values are logged",
+            "what is logged is computed, copied and written while the model stands still",
+            "log every n steps, and compute only in these what is logged: `if step % 50 == 0: {it}`; histograms once "
+            "an epoch",
+        ),
+        ends=(
+            "add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics", "histogram", "histc",
+            "savefig", "set_postfix",
+        ),
+        whole=("wandb.log", "mlflow.log_metric", "json.dump", "json.dumps", "pickle.dump", "pickle.dumps"),
+        packages=("logging", "matplotlib", "mlflow", "rich", "tensorboard", "tqdm", "wandb"),
+    ),
+    Known(
+        Cause(
+            "decoding",
+            "files or texts are decoded",
+            "the same bytes are unpacked or parsed again each time, on one core, while the step waits",
+            "decode each once and keep arrays: in memory, or on disk uncompressed (numpy.save, memmap); else in worker "
+            "processes",
+        ),
+        packages=(
+            "PIL", "av", "bz2", "csv", "cv2", "gzip", "h5py", "imageio", "json", "librosa", "lzma", "pandas", "pyarrow",
+            "skimage", "soundfile", "tarfile", "zipfile",
+        ),
+    ),
+    Known(
+        Cause(
+            "files",
+            "a file is opened and read",
+            "the step waits for the file system and the decoder, sample by sample",
+            "decode once and keep arrays (numpy.save, memmap, WebDataset shards), or make batches in worker processes",
+        ),
+        ends=("imread", "read_image", "decode_image", "decode_jpeg"),
+        whole=("open", "Image.open", "PIL.Image.open", "np.load", "numpy.load", "torch.load", "torchaudio.load"),
+    ),
+    Known(
+        Cause(
+            "weighted-draw",
+            "rows are drawn by weights or without repetition, one draw at a time",
+            "each draw goes through the whole table of weights or rows again",
+            "draw for many batches in one call (`size=`, `torch.multinomial`), or keep the sums: "
+            "`np.searchsorted(cumulative, rng.random(n))`",
+        ),
+        ends=("choice", "multinomial", "choices"),
+        tells=lambda call: any(one.arg in {"p", "weights", "replace"} for one in call.keywords) or len(call.args) > 3,
+    ),
+    Known(
+        Cause(
+            "tokenizing",
+            "texts are tokenized",
+            "a tokenizer is host code, and the same text gives the same tokens each epoch",
+            "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes; of "
+            "words that come again, a cache: `functools.lru_cache`",
+        ),
+        ends=("tokenizer", "tokenize", "encode_plus", "batch_encode_plus"),
+        packages=("nltk", "re", "sentencepiece", "spacy", "tokenize", "tokenizers"),
+    ),
+    Known(
+        Cause(
+            "rows-of-a-table",
+            "rows of a DataFrame are taken one by one",
+            "each access looks up labels and makes an object of the row, which takes far longer than an array's",
+            "in place of `{it}` an index into arrays that are made once, before the loop: `table.to_numpy()`, or a "
+            "tensor of each column",
+        ),
+        ends=("iterrows", "itertuples"),
+        indexers=("iloc", "loc", "iat"),
+    ),
+    Known(
+        Cause(
+            "queries",
+            "a database is asked for each sample",
+            "each query is planned and run by itself, and `OFFSET n` goes over n rows",
+            "read the table into arrays once, before the loop; or many rows in one query, by the primary key "
+            "(`WHERE rowid IN (...)`)",
+        ),
+        ends=("executemany", "fetchone", "fetchall", "fetchmany", "read_sql", "read_sql_query"),
+        packages=("psycopg", "psycopg2", "pymongo", "redis", "sqlalchemy", "sqlite3"),
+    ),
+    Known(
+        Cause(
+            "network",
+            "data come over the network",
+            "each request waits for an answer, one after another",
+            "to disk once, before the training; else many at once, in worker processes with `prefetch_factor`",
+        ),
+        ends=("urlopen", "urlretrieve", "hf_hub_download", "get_object", "download_file"),
+        packages=("aiohttp", "boto3", "botocore", "fsspec", "http", "requests", "urllib", "urllib3"),
+    ),
+    Known(
+        Cause(
+            "sleeping",
+            "the loop sleeps",
+            "nothing is computed meanwhile",
+            "take out `{it}`; wait for what is waited for, or let another thread or process do it",
+        ),
+        whole=("time.sleep", "sleep"),
+    ),
+    Known(
+        Cause(
+            "environment",
+            "the environment steps on the host",
+            "it is Python for one step of one environment, and the model waits for each",
+            "several environments at once, in processes (`gymnasium.vector.AsyncVectorEnv`), whose observations are "
+            "one batch; or act while the last update runs",
+        ),
+        whole=("env.step", "self.env.step", "envs.step", "self.envs.step", "environment.step"),
+        packages=("gym", "gymnasium", "pettingzoo"),
+    ),
+    Known(
+        Cause(
+            "on-the-host",
+            "a library computes it on the host",
+            "each call is for itself, on one core, while the model waits, and for a sample again in each epoch",
+            "what is the same each time: make it once and keep arrays; crop or select first, so that less is worked "
+            "on; what is random: on whole batches with torch's own operations, on the device where there is one; else "
+            "in worker processes, or more of them",
+        ),
+        packages=("albumentations", "audiomentations", "imgaug", "networkx", "scipy", "shapely", "sklearn"),
+        inside=re.compile(
+            r"torchvision\.(\w*(Resize|Crop|Flip|Jitter|Rotation|Affine|Blur|Normalize|ToTensor|Augment|Perspective)\w*\..*"
+            r"|resize|\w*crop|\w*flip|rotate|affine|gaussian_blur|adjust_\w+|normalize|to_tensor|pil_to_tensor|perspective)"
+        ),
+    ),
+    Known(
+        Cause(
+            "metric-on-host",
+            "a metric is computed on the host",
+            "predictions go through numpy and Python, on one core, while the model stands still",
+            "compute it only in the steps in which it is logged, every n or once an epoch: `if step % 50 == 0:` around "
+            "`{it}`; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
+            "up, and read the sum at the epoch's end",
+        ),
+        ends=(
+            "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",
+            "average_precision_score", "classification_report", "auc", "roc_curve", "precision_recall_curve",
+        ),
+    ),
+    Known(
+        Cause(
+            "barrier",
+            "all ranks wait for one another",
+            "each step then takes as long as its slowest rank, and the backward's exchange keeps them together anyway",
+            "take out `{it}`; before a file is read that another rank writes, once",
+            "communication",
+        ),
+        ends=("monitored_barrier", "wait_for_everyone"),
+        whole=("dist.barrier", "torch.distributed.barrier"),
+        ranks=True,
+    ),
+    Known(
+        Cause(
+            "exchange-in-loop",
+            "the loop exchanges tensors between ranks itself",
+            "each exchange waits for all ranks, however few its bytes",
+            "numbers for a log: add them up on each rank, and every n steps exchange them all in one all_reduce, "
+            "`torch.stack(numbers)`; gradients: after the last micro-batch only, and by DistributedDataParallel "
+            "(`no_sync()` before the last), which sends them while the backward still runs",
+            "communication",
+        ),
+        ends=("gather_for_metrics", "reduce_dict", "all_gather_object"),
+        whole=("dist.all_reduce", "torch.distributed.all_reduce", "dist.reduce", "torch.distributed.reduce"),
+        ranks=True,
+    ),
+    Known(
+        Cause(
+            "read-value",
+            "a value is read from a tensor",
+            "the host waits until all that was launched is computed, and has nothing ahead of the device afterwards",
+            "keep it on the device (`total += loss.detach()`), and read it every n steps",
+        ),
+        ends=("item", "tolist", "cpu", "numpy"),
+        device=True,
+    ),
+)  # fmt: skip
+ARRAY: Final = Cause(
+    "array-of-list",
+    "a numpy array is made of a list, or joined anew",
+    "each of its objects is looked at and copied, however few of them are new",
+    "in place of `{it}` an array that is made once, as large as it may become (`numpy.zeros(capacity)`), and written "
+    "into in place",
+)
+ARRAYS: Final = r"(np|numpy)\.(array|asarray|stack|vstack|hstack|concatenate|append)"
+PARAMETERS: Final = Cause(
+    "loop-over-parameters",
+    "a Python loop over parameters",
+    "each of them costs a launch and Python of its own",
+    "all at once: `torch._foreach_lerp_(averages, parameters, 1 - decay)` for moving averages "
+    "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`; an "
+    "optimizer of your own: `torch._foreach_mul_`, `torch._foreach_add_` of lists, or `torch.compile` of its step",
+)
+CELL: Final = Cause(
+    "cell-by-cell",
+    "a recurrent cell is called step by step",
+    "each call is a few small operations, issued one after another, forward and backward",
+    "the whole sequence at once, which is one call: `nn.LSTM(...)(x)` in place of `nn.LSTMCell`, `nn.GRU` of "
+    "`nn.GRUCell`; else `torch.compile`",
+    "compute",
+)
+THROUGH_NUMPY: Final = Cause(
+    "through-numpy",
+    "tensors go through numpy and back",
+    "it is computed on the host, on one core, in several passes over memory, while the model stands still",
+    "the same with torch's own operations on the tensors that are there, without `.numpy()`; then it runs where the "
+    "model does, on all cores, and can be compiled",
+)
+ELEMENTS: Final = Cause(
+    "element-by-element",
+    "a Python loop over single elements",
+    "each turn passes through Python, and where it reads or writes tensors through the dispatcher too, for one element",
+    "in place of `{it}` whole arrays at once: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, numpy's "
+    "functions, `torch.bincount` for counts; what is the same each time: make it once, before the loop",
+)
+PAIRS: Final = Cause(
+    "all-pairs",
+    "differences of all pairs are held in memory",
+    "for n and m rows of d numbers each operation on them writes and reads n x m x d of them, and so does its backward",
+    "`torch.cdist(x, y)`, whose square is the squared distance, or by a product: "
+    "`x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T`",
+    "bandwidth",
+)
+ONE_HOT: Final = Cause(
+    "one-hot-product",
+    "rows are looked up by a product with a one-hot matrix",
+    "all rows are multiplied by zeros to keep one of them, and the backward does it again",
+    "`F.embedding(index, weight)` or `nn.Embedding`, or `weight[index]`, in place of the product",
+    "compute",
+)
+DIAGONAL: Final = Cause(
+    "diagonal-product",
+    "a product with a diagonal matrix",
+    "all of a row is multiplied by zeros, to scale its elements by one number each",
+    "scale by broadcasting: `d[:, None] * A * d` for `diag(d) @ A @ diag(d)`; what is the same in each step once, "
+    "before the loop",
+    "compute",
+)
+CROSS_ENTROPY: Final = Cause(
+    "cross-entropy-by-hand",
+    "a cross entropy by hand",
+    "softmax, logarithm, a one-hot matrix and their product each write and read a number for each class of each row, "
+    "and so do their backwards",
+    "`F.cross_entropy(logits, targets)` with the classes' numbers, without `one_hot` (`label_smoothing=` where targets "
+    "are softened): it keeps little and goes over the logits once each way",
+    "bandwidth",
+)
+LIST: Final = Cause(
+    "list-search",
+    "a list is searched from its beginning",
+    "`in` and `.index` compare one entry after another until one is equal",
+    "in place of `{it}` a dict that is made once, `{word: at for at, word in enumerate(words)}`, or a set; what is the "
+    "same in each epoch: make it once and keep the result",
+)
+LAST: Final = Cause(
+    "last-of-all",
+    "all positions are computed, and the last one is used",
+    "what is computed of the others is thrown away, and its backward is all zeros but for one position",
+    "take the last position before it, not after: `self.head(x[:, -1])` in place of `self.head(x)[:, -1]`",
+    "compute",
+)
