@@ -50,6 +50,13 @@ def test_each_is_of_operations_that_torch_has(known: KnownOp) -> None:
     assert matched, "none of torch's operations"
 
 
+@pytest.mark.parametrize(
+    "op", ["aten::linalg_inv_ex", "aten::_linalg_svd", "LinalgSvdBackward0", "aten::linalg_lu_factor_ex"]
+)
+def test_a_matrix_that_is_decomposed(op: str) -> None:
+    assert known_ops(on_a_device(op, 12 * MS), (BANDWIDTH,), step_ms=10.0)[0].id == "decomposition"
+
+
 def test_no_operation_is_of_two() -> None:
     for name in {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}:
         assert sum(known.ops.fullmatch(name) is not None for known in KNOWN) <= 1, name
@@ -76,7 +83,10 @@ def test_what_it_takes_is_taken_from_the_dearest_finding_that_only_says_where() 
     assert found.id == "whole-copies" and [one.share for one in rest] == pytest.approx([0.3, 0.5, 0.99])
 
 
-@pytest.mark.parametrize("op", ["aten::mm", "aten::add_", "aten::native_layer_norm", "aten::index", "aten::embedding"])
+@pytest.mark.parametrize(
+    "op",
+    ["aten::mm", "aten::add_", "aten::native_layer_norm", "aten::index", "aten::embedding", "aten::linalg_vector_norm"],
+)
 def test_what_nothing_else_does_for_less_is_not_told(op: str) -> None:
     assert known_ops(on_a_device(op, 19 * MS), (BANDWIDTH,), step_ms=10.0) == (BANDWIDTH,)
 

@@ -102,8 +102,9 @@ KNOWN: Final = (
     ),
     KnownOp(
         "decomposition",
-        _ops(r"_?linalg_\w+|LinalgSvd\w*|LinalgEigh\w*|LinalgInv\w*|Linalg\w+Backward\d|inverse|pinverse|cholesky\w*|"
-             r"geqrf|ormqr|orgqr|matrix_exp\w*|slogdet|logdet"),
+        _ops(r"_?linalg_(svd|eig|inv|pinv|qr|cholesky|solve|lu|ldl|det|slogdet|matrix_(exp|power)|lstsq)\w*|inverse|pinverse|"
+             r"Linalg(Svd|Eig|Inv|Pinv|Qr|Cholesky|Solve|L[uU]|Ldl|Det|Slogdet|Matrix(Exp|Power)|Lstsq)\w*|slogdet|logdet|"
+             r"cholesky\w*|geqrf|ormqr|orgqr|matrix_exp\w*"),
         "a matrix is decomposed or inverted",
         "it takes many small dependent steps, which neither fill the cores of a CPU nor a device",
         "every n steps, with the last result in between; `torch.linalg.solve` or `cholesky_solve` in place of an "
