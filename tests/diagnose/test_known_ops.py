@@ -43,7 +43,7 @@ def on_a_device(op: str, ns: int) -> RankTrace:
     )
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.id)
+@pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.cause.id)
 def test_each_is_of_operations_that_torch_has(known: KnownOp) -> None:
     ops = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
     matched = [name for name in ops if known.ops.fullmatch(name)]

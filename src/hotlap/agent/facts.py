@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from .core import Agent
 
 LOOKED_AT_BATCHES = 4
-MOST_ITEMS = 4096
 """Batches of a loader whose leaves are described and followed to the device."""
+MOST_ITEMS = 4096
+"""Of a list in such a batch."""
 
 
 class Script:

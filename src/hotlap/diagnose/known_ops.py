@@ -26,25 +26,21 @@ GENERAL: Final = frozenset({"compute", "bandwidth", "no-tensor-cores", "host-cod
 
 @dataclass(frozen=True)
 class KnownOp:
-    """ops: names without `aten::`, as a regular expression; a backward's are its class (`SortBackward0`). why: it costs
-    what it does; instead: the change to make. bound: on a device; on the CPU it computes."""
+    """A cause, whose bound is that on a device; on the CPU it computes. ops: names without `aten::`; a backward's are
+    its class (`SortBackward0`)."""
 
-    id: str
+    cause: Cause
     ops: re.Pattern[str]
-    title: str
-    why: str
-    instead: str
-    bound: Bound = "bandwidth"
 
 
-def _ops(text: str) -> re.Pattern[str]:
-    return re.compile(text)
+def _known(id_: str, ops: str, title: str, why: str, instead: str, bound: Bound = "bandwidth") -> KnownOp:
+    return KnownOp(Cause(id_, title, why, instead, bound), re.compile(ops))
 
 
 KNOWN: Final = (
-    KnownOp(
+    _known(
         "index-gradient",
-        _ops(r"IndexBackward\d|_?index_put(_impl)?_?|IndexPutBackward\d"),
+        r"IndexBackward\d|_?index_put(_impl)?_?|IndexPutBackward\d",
         "rows of an index are added or written one by one",
         "the gradient of `table[index]`, like `index_put_`, sorts the index and adds the rows that share a place one "
         "after another",
@@ -52,59 +48,59 @@ KNOWN: Final = (
         "table of few rows `F.one_hot(index, n).to(table.dtype) @ table`",
         "compute",
     ),
-    KnownOp(
+    _known(
         "embedding-gradient",
-        _ops(r"Embedding(Bag|DenseBackward)?Backward\d|embedding_dense_backward|_embedding_bag_dense_backward"),
+        r"Embedding(Bag|DenseBackward)?Backward\d|embedding_dense_backward|_embedding_bag_dense_backward",
         "the gradient of an embedding is as large as its table",
         "it is filled with zeros and added to in full, however few of its rows a batch used",
         "`nn.Embedding(..., sparse=True)` with SparseAdam, SGD or Adagrad; of a small table fewer lookups of one row",
     ),
-    KnownOp(
+    _known(
         "sums-by-index",
-        _ops(r"scatter_(add|reduce)_?|index_(add|reduce)_?|(ScatterAdd|ScatterReduce|IndexAdd|IndexReduce)Backward\d"),
+        r"scatter_(add|reduce)_?|index_(add|reduce)_?|(ScatterAdd|ScatterReduce|IndexAdd|IndexReduce)Backward\d",
         "rows are summed by an index",
         "additions to one place wait for one another, and on the CPU they mostly run on one core",
         "a product with a sparse matrix that is made once, `torch.sparse_csr_tensor(...) @ x`; or rows in the order of "
         "the index, sorted once before the loop, and `torch.segment_reduce`",
     ),
-    KnownOp(
+    _known(
         "whole-copies",
-        _ops(r"cat|CatBackward\d|stack|StackBackward\d|roll|RollBackward\d|flip|FlipBackward\d|clone|CloneBackward\d"),
+        r"cat|CatBackward\d|stack|StackBackward\d|roll|RollBackward\d|flip|FlipBackward\d|clone|CloneBackward\d",
         "whole tensors are copied to join or shift them",
         "all that is joined is read and written again, also where only a small part of it is new",
         "a tensor that is made once and written into in place: a buffer with a position that goes round (ring buffer) "
         "for a memory or a history, `out=` or slices for parts; parts of a list joined once, at its end",
     ),
-    KnownOp(
+    _known(
         "repeats",
-        _ops(r"repeat|tile|repeat_interleave|Repeat(Interleave)?Backward\d|kron"),
+        r"repeat|tile|repeat_interleave|Repeat(Interleave)?Backward\d|kron",
         "tensors are repeated in memory",
         "each copy is written, and read again by what comes next",
         "`expand` and broadcasting (`x[:, None]`), which copy nothing",
     ),
-    KnownOp(
+    _known(
         "sorting",
-        _ops(r"sort|argsort|msort|(nan)?median|(nan)?quantile|_unique2?|unique_(dim|consecutive)|SortBackward\d|"
-             r"MedianBackward\d"),
+        r"sort|argsort|msort|(nan)?median|(nan)?quantile|_unique2?|unique_(dim|consecutive)|SortBackward\d|"
+             r"MedianBackward\d",
         "values are sorted",
         "a sort goes over all values many times, however few are asked for",
         "`topk` for the largest few, `kthvalue` for one, `torch.bucketize` or `histc` for shares, a sample of the "
         "values for a quantile; what stays the same: sort it once, before the loop; what is only logged: every n steps",
     ),
-    KnownOp(
+    _known(
         "scans",
-        _ops(r"_?cum(sum|prod|max|min)(_helper)?_?|_?logcumsumexp|Cum(sum|prod|max|min)Backward\d|LogcumsumexpBackward\d"),
+        r"_?cum(sum|prod|max|min)(_helper)?_?|_?logcumsumexp|Cum(sum|prod|max|min)Backward\d|LogcumsumexpBackward\d",
         "sums, products or largest values so far are computed",
         "over a dimension that is long and of few rows most of a device stands still, and over one that is not the "
         "last memory is read in strides",
         "over the last, contiguous dimension (transpose first), or in chunks to which the sums of those before are "
         "added",
     ),
-    KnownOp(
+    _known(
         "decomposition",
-        _ops(r"_?linalg_(svd|eig|inv|pinv|qr|cholesky|solve|lu|ldl|det|slogdet|matrix_(exp|power)|lstsq)\w*|inverse|pinverse|"
+        r"_?linalg_(svd|eig|inv|pinv|qr|cholesky|solve|lu|ldl|det|slogdet|matrix_(exp|power)|lstsq)\w*|inverse|pinverse|"
              r"Linalg(Svd|Eig|Inv|Pinv|Qr|Cholesky|Solve|L[uU]|Ldl|Det|Slogdet|Matrix(Exp|Power)|Lstsq)\w*|slogdet|logdet|"
-             r"cholesky\w*|geqrf|ormqr|orgqr|matrix_exp\w*"),
+             r"cholesky\w*|geqrf|ormqr|orgqr|matrix_exp\w*",
         "a matrix is decomposed or inverted",
         "it takes many small dependent steps, which neither fill the cores of a CPU nor a device",
         "every n steps, with the last result in between; `torch.linalg.solve` or `cholesky_solve` in place of an "
@@ -112,98 +108,98 @@ KNOWN: Final = (
         "in one batched call",
         "compute",
     ),
-    KnownOp(
+    _known(
         "spectra",
-        _ops(r"_?fft_\w+|stft|istft|Fft\w+Backward\d"),
+        r"_?fft_\w+|stft|istft|Fft\w+Backward\d",
         "Fourier transforms are computed",
         "they are limited by memory, and lengths with large prime factors take several times as long",
         "of data that stay the same once, before the loop; `rfft` of real numbers; lengths padded to a power of two",
     ),
-    KnownOp(
+    _known(
         "distances",
-        _ops(r"_?cdist\w*|pdist|_pdist\w*|CdistBackward\d|PdistBackward\d|_euclidean_dist|EuclideanDistBackward\d"),
+        r"_?cdist\w*|pdist|_pdist\w*|CdistBackward\d|PdistBackward\d|_euclidean_dist|EuclideanDistBackward\d",
         "distances of all pairs are computed",
         "for n and m rows of d numbers it is n x m x d, and its backward takes several times that",
         "`torch.cdist(x, y, compute_mode='use_mm_for_euclid_dist')`, by a product of matrices; of fixed points once; "
         "or of a sample of the pairs",
         "compute",
     ),
-    KnownOp(
+    _known(
         "resizing",
-        _ops(r"_?upsample_\w+|Upsample\w+Backward\d|(cudnn_)?grid_sampler\w*|(Cudnn)?GridSampler\w+Backward\d"),
+        r"_?upsample_\w+|Upsample\w+Backward\d|(cudnn_)?grid_sampler\w*|(Cudnn)?GridSampler\w+Backward\d",
         "images are resized or warped",
         "each value is a weighted sum of several that lie apart in memory; antialiasing takes more",
         "resize once, when the data are made; bilinear in place of bicubic, without `antialias`; at a smaller size",
     ),
-    KnownOp(
+    _known(
         "patches",
-        _ops(r"im2col|col2im|Im2ColBackward\d|Col2ImBackward\d|unfold_backward|UnfoldBackward\d"),
+        r"im2col|col2im|Im2ColBackward\d|Col2ImBackward\d|unfold_backward|UnfoldBackward\d",
         "overlapping windows are copied out",
         "each value is written once for each window that it is in",
         "a convolution or a pooling, which reads windows without copies; windows side by side by `reshape`, or a "
         "convolution with `stride=kernel_size`",
     ),
-    KnownOp(
+    _known(
         "constants",
-        _ops(r"arange|linspace|eye|tril|triu|tril_indices|triu_indices|hann_window|hamming_window"),
+        r"arange|linspace|eye|tril|triu|tril_indices|triu_indices|hann_window|hamming_window",
         "constants are made",
         "masks, positions and windows are the same in each step",
         "make them once, in `__init__` with `register_buffer`; a causal mask: `is_causal=True`",
     ),
-    KnownOp(
+    _known(
         "value-checks",
-        _ops(r"isnan|isfinite|isinf|isneginf|isposinf|equal|allclose|isclose"),
+        r"isnan|isfinite|isinf|isneginf|isposinf|equal|allclose|isclose",
         "values are checked",
         "each check reads all of them",
         "every n steps, or of one number, the loss or the gradients' norm, which is infinite or NaN where any is",
     ),
-    KnownOp(
+    _known(
         "counting",
-        _ops(r"histc|bincount|histogram\w*|_histogramdd\w*"),
+        r"histc|bincount|histogram\w*|_histogramdd\w*",
         "values are counted into bins",
         "each goes to a bin by itself, and many to the same one",
         "every n steps where it is only logged; of a sample of the values",
     ),
-    KnownOp(
+    _known(
         "membership",
-        _ops(r"isin"),
+        r"isin",
         "values are looked for in a list",
         "each is compared with each of the list",
         "a table of booleans that is made once: `is_in[ids]`",
     ),
-    KnownOp(
+    _known(
         "draws",
-        _ops(r"multinomial|randperm|poisson|binomial|_standard_gamma|_sample_dirichlet"),
+        r"multinomial|randperm|poisson|binomial|_standard_gamma|_sample_dirichlet",
         "random numbers are drawn from a table or a distribution",
         "a draw goes through the whole table of weights or rows",
         "many draws in one call; `torch.searchsorted(cumulative, torch.rand(n))` with sums that are kept; `randint` in "
         "place of `randperm(n)[:k]` where a row may come twice",
     ),
-    KnownOp(
+    _known(
         "renormalized-embedding",
-        _ops(r"embedding_renorm_"),
+        r"embedding_renorm_",
         "an embedding's rows are renormalized at each lookup",
         "`max_norm` makes each forward find its rows, measure and write them, on one core",
         "`nn.Embedding` without `max_norm`; normalize the table by hand every n steps",
     ),
-    KnownOp(
+    _known(
         "sparse-coordinates",
-        _ops(r"_?coalesce|_to_sparse\w*|to_sparse\w*|_coo_\w+|_sparse_coo_tensor\w*|sparse_mask"),
+        r"_?coalesce|_to_sparse\w*|to_sparse\w*|_coo_\w+|_sparse_coo_tensor\w*|sparse_mask",
         "a sparse matrix is sorted or made anew",
         "one in coordinates (COO) is coalesced, or converted, each time that it is used",
         "once, before the loop: `matrix.coalesce().to_sparse_csr()`",
     ),
-    KnownOp(
+    _known(
         "slow-convolution",
-        _ops(r"_?slow_conv\w*|SlowConv\w+Backward\d"),
+        r"_?slow_conv\w*|SlowConv\w+Backward\d",
         "a convolution for which no library has a kernel",
         "it copies each window out and multiplies matrices, sample by sample",
         "float32, bf16 or fp16 in place of float64, without dilation in three dimensions, on contiguous tensors",
         "compute",
     ),
-    KnownOp(
+    _known(
         "ctc",
-        _ops(r"_ctc_loss\w*|CtcLossBackward\d"),
+        r"_ctc_loss\w*|CtcLossBackward\d",
         "the CTC loss runs in torch's own kernel",
         "it goes through time step by step",
         "cuDNN's: targets on the CPU as int32 in one dimension, lengths on the CPU, `blank=0`, float32 "
@@ -235,21 +231,25 @@ def known_ops(rank: RankTrace, findings: Sequence[Finding], step_ms: float) -> t
 def _told(rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, on_device: bool) -> Iterator[Finding]:
     for known in KNOWN:
         of_it = [row for row in rows if known.ops.fullmatch(_name(row).removeprefix("aten::"))]
-        took = min(1.0, share * sum(row.ns for row in of_it))
-        if took < LEAST:
-            continue
-        most = max(of_it, key=lambda row: row.ns)
-        yield Finding(
-            id=known.id,
-            bound=known.bound if on_device else "compute",
-            share=took,
-            title=known.title,
-            where=_where(of_it),
-            evidence=f"{ms(took * step_ms)} a step in {_name(most)}" + (" and the like" if len(of_it) > 1 else ""),
-            why=known.why,
-            instead=known.instead,
-            named=True,
-        )
+        if (took := min(1.0, share * sum(row.ns for row in of_it))) >= LEAST:
+            at = max((row for row in of_it if row.where is not None), key=lambda row: row.ns, default=of_it[0]).where
+            most = _name(max(of_it, key=lambda row: row.ns)) + (" and the like" if len(of_it) > 1 else "")
+            found = _finding(known.cause, took, at, f"{ms(took * step_ms)} a step in {most}")
+            yield found if on_device else msgspec.structs.replace(found, bound="compute")
+
+
+def _finding(cause: Cause, took: float, where: Place | None, evidence: str) -> Finding:
+    return Finding(
+        id=cause.id,
+        bound=cause.bound,
+        share=took,
+        title=cause.title,
+        where=where,
+        evidence=evidence,
+        why=cause.why,
+        instead=cause.instead,
+        named=True,
+    )
 
 
 def _pairs_at(place: Place) -> Cause | None:
@@ -269,34 +269,19 @@ def _statements(
 ) -> Iterator[Finding]:
     """Causes that lines of a function show, by the work at these lines."""
     for cause_of in causes:
-        functions: defaultdict[tuple[str, str, str | None], list[KernelTime | HostTime]] = defaultdict(list)
+        functions: defaultdict[tuple[Cause, str, str | None], list[tuple[int, Place]]] = defaultdict(list)
         for row in rows:
             if row.where is not None and (cause := cause_of(row.where)) is not None:
-                functions[cause.id, row.where.file, row.where.function].append(row)
-        for lines in functions.values():
-            took = min(1.0, share * sum(row.ns for row in lines))
-            most = max(lines, key=lambda row: row.ns)
-            if took >= LEAST and most.where is not None and (cause := cause_of(most.where)) is not None:
-                yield Finding(
-                    id=cause.id,
-                    bound=cause.bound,
-                    share=took,
-                    title=cause.title,
-                    where=most.where,
-                    evidence=f"{ms(took * step_ms)} a step at such lines of {most.where.function or 'the file'}",
-                    why=cause.why,
-                    instead=cause.instead,
-                    named=True,
-                )
+                functions[cause, row.where.file, row.where.function].append((row.ns, row.where))
+        for (cause, _, function), lines in functions.items():
+            if (took := min(1.0, share * sum(ns for ns, _ in lines))) >= LEAST:
+                _, where = max(lines, key=lambda one: one[0])
+                said = f"{ms(took * step_ms)} a step at such lines of {function or 'the file'}"
+                yield _finding(cause, took, where, said)
 
 
 def _name(row: KernelTime | HostTime) -> str:
     return row.key if isinstance(row, KernelTime) else row.name
-
-
-def _where(rows: Sequence[KernelTime | HostTime]) -> Place | None:
-    """The line that has most of their time."""
-    return max((row for row in rows if row.where is not None), key=lambda row: row.ns, default=rows[0]).where
 
 
 def _less(findings: Sequence[Finding], took: float) -> Iterator[Finding]:

@@ -156,9 +156,8 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
 
     Device events hold waiting in collectives too, so of the run's `compute` stays what the traces call computing. Waits
     that come seldom may lie outside of the few steps of a trace: those for batches stay, where the run has far more of
-    them. And of the loop's own code stays what the traces' idle
-    time does not explain, nor the work that the device has there, where the traces say what it is; where that is still
-    much.
+    them. Of the loop's own code stays, where it is much, what neither the traces' idle time explains nor the device's
+    work there, where the traces say what that is.
     """
     bounds = {one.bound for one in traces.findings}
     if finding.id == "own-graph":

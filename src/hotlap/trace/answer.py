@@ -43,6 +43,8 @@ from .steps import find_windows
 from .tables import TABLES, Trace
 from .view import View
 
+MODEL_ROWS: Final = 2000
+"""Of host time in the model: shares are of the sum of all of them, so it is not cut as what is only shown."""
 KERNEL_KEYS: Final = ("name", "op", "module", "shape", "line")
 KEEP_BYTES: Final = 1 << 30
 
@@ -92,7 +94,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         copies=copies(view),
         kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, asked.top)),
         host=host_time(view.on_host, asked.top),
-        model=model_time(view.on_host, asked.top),
+        model=model_time(view.on_host, MODEL_ROWS),
         annotations=annotations(view.on_host),
         compiled=compiled(view.on_host),
         memory=memory(view),

@@ -14,56 +14,45 @@ from ._base import inside, per_step_ms, share
 SOFTMAX: Final = "aten::_softmax"
 PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")
 FUSED: Final = "aten::_scaled_dot_product_"
+BY_HAND: Final = (
+    "attention-by-hand",
+    "attention by hand: its scores pass through memory",
+    "`F.scaled_dot_product_attention(q, k, v, is_causal=...)`, with `attn_mask=` and `dropout_p=`: it keeps no scores "
+    "(flash attention, in half precision)",
+)
+OF_A_MODULE: Final = (
+    "attention-of-a-module",
+    "a module's attention keeps its scores in memory",
+    "`need_weights=False` in the call of `nn.MultiheadAttention`, whose default returns the weights; "
+    "`attn_implementation='sdpa'` in transformers; where `F.scaled_dot_product_attention` has no fused kernel, half "
+    "precision and a mask that needs no gradient",
+)
 LEAST: Final = 64
 """Positions on both sides, from which scores are many."""
 
 
 def find(answers: RankTrace) -> list[Finding]:
     """Time in ops on scores; in fused attention of float32 operands, which has no flash kernel."""
-    return [*_by_hand(answers), *_by_library(answers), *_wide(answers)]
+    return [*_kept(answers, False), *_kept(answers, True), *_wide(answers)]
 
 
-def _by_library(answers: RankTrace) -> Iterator[Finding]:
-    rows = _scores(answers, same_line=True)
+def _kept(answers: RankTrace, same_line: bool) -> Iterator[Finding]:
+    """Scores that pass through memory. same_line: in a module of a library's, all at one line of the user's."""
+    rows = _scores(answers, same_line)
     softmax = max((row for row in rows if row.op == SOFTMAX), key=lambda row: row.ns, default=None)
     if softmax is None:
         return
-    ns = sum(row.ns for row in rows)
+    ns, id_, title, instead = sum(row.ns for row in rows), *(OF_A_MODULE if same_line else BY_HAND)
     yield Finding(
-        id="attention-of-a-module",
+        id=id_,
         bound="bandwidth",
         share=share(answers, per_step_ms(answers, ns)),
-        title="a module's attention keeps its scores in memory",
-        where=softmax.where,
-        evidence=f"{ms(per_step_ms(answers, ns))} a step in {len({row.op for row in rows})} kinds of operations on "
-        f"scores of {softmax.shape}, all of one line of yours",
-        why="no fused attention (flash attention) runs: each operation reads and writes a score for each pair of "
-        "positions",
-        instead="`need_weights=False` in the call of `nn.MultiheadAttention`, whose default returns the weights; "
-        "`attn_implementation='sdpa'` in transformers; where `F.scaled_dot_product_attention` has no fused kernel, "
-        "half precision and a mask that needs no gradient",
-        levers=answering("attention"),
-        named=True,
-    )
-
-
-def _by_hand(answers: RankTrace) -> Iterator[Finding]:
-    rows = _scores(answers, same_line=False)
-    softmax = max((row for row in rows if row.op == SOFTMAX), key=lambda row: row.ns, default=None)
-    if softmax is None:
-        return
-    ns = sum(row.ns for row in rows)
-    yield Finding(
-        id="attention-by-hand",
-        bound="bandwidth",
-        share=share(answers, per_step_ms(answers, ns)),
-        title="attention by hand: its scores pass through memory",
+        title=title,
         where=softmax.where,
         evidence=f"{ms(per_step_ms(answers, ns))} a step in {len({row.op for row in rows})} kinds of operations on "
         f"scores of {softmax.shape}",
         why="each of them reads and writes a score for each pair of positions",
-        instead="`F.scaled_dot_product_attention(q, k, v, is_causal=...)`, with `attn_mask=` and `dropout_p=`: it "
-        "keeps no scores (flash attention, in half precision)",
+        instead=instead,
         levers=answering("attention"),
         named=True,
     )
