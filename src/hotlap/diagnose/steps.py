@@ -147,7 +147,7 @@ def growth(steps: Sequence[tuple[int, float]], known: bool = False) -> tuple[flo
     first; of the pairs of sixths two at most are in the other order, as chance has them once in fifty times; and no
     single jump is larger by JUMP of the growth than the steps that lie between, of which a profile may hold many,
     account for, as where layers are unfrozen. known: something is seen to grow; then the last sixth may not be the
-    longest, as on a machine whose pace varies."""
+    longest, and a jump may be larger, as on a machine whose pace varies."""
     size = len(steps) // SIXTHS
     if size < LEAST_OF_A_SIXTH:
         return None
@@ -160,7 +160,7 @@ def growth(steps: Sequence[tuple[int, float]], known: bool = False) -> tuple[flo
         return None
     jumps = ((two - one) / grown for one, two in itertools.pairwise(middles))
     waits = ((two - one) / passed for one, two in itertools.pairwise(numbers))
-    if any(jump - wait > JUMP for jump, wait in zip(jumps, waits, strict=True)):
+    if not known and any(jump - wait > JUMP for jump, wait in zip(jumps, waits, strict=True)):
         return None
     return middles[0], middles[-1], round(passed)
 
