@@ -281,6 +281,22 @@ def test_processes_that_came_later_are_told_from_a_machine_that_became_slower() 
             assert relative(rounds, faster, slower).log == pytest.approx(math.log(0.8), abs=0.03)
 
 
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_late_processes_beside_as_many_of_those_before(pairs: int) -> None:
+    """Two of the bare command for one of each kind that is new: half of each round's sides are in no round before."""
+    draw = np.random.default_rng(5)
+    noise = lambda: math.exp(0.02 * draw.standard_normal())  # noqa: E731
+    rounds = [{**{n: 30 * noise() for n in range(4)}, **{n: 10 * noise() for n in range(4, 8)}} for _ in range(8)]
+    for late in range(pairs):
+        new = {10 + 2 * late: 30.0, 11 + 2 * late: 10.0}
+        for _ in range(8):
+            machine = math.exp(draw.standard_normal())
+            rounds.append({n: ms * machine * noise() for n, ms in {0: 30.0, 1: 30.0, **new}.items()})
+    for late in range(pairs):
+        assert relative(rounds, 10 + 2 * late, 3).log == pytest.approx(0.0, abs=0.04)
+        assert relative(rounds, 11 + 2 * late, 7).log == pytest.approx(0.0, abs=0.04)
+
+
 @pytest.mark.parametrize("at", range(3))
 def test_one_outlier_round_moves_no_effect(at: int) -> None:
     draw = np.random.default_rng(7)

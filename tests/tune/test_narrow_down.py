@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from machine import FakeLever, FakeSide, Tune, Uses, compiler, factors, kept
 
 from hotlap.experiment.evidence import Evidence
@@ -25,6 +26,16 @@ def test_a_wide_interval_is_narrowed_by_more_starts_of_the_same_comparison(tune:
     assert len(first) == 1 and f"{proof.starts} starts" in machine.told("proved")[-1]
     assert proof.before_ms / proof.after_ms == proof.ratio
     assert half_width(proof.interval) <= 0.05 or proof.starts == 8
+
+
+@pytest.mark.parametrize("cores", [4, 16])
+def test_starts_that_narrow_it_come_on_both_sides(tune: Tune, cores: int) -> None:
+    """Of few of the bare command the interval would stay wide; those that were added end after their turns."""
+    found, machine = tune(LEVERS, STEP, cores=cores, **WIDE)
+    first = found.proofs[0]
+    assert first.starts > 4 and first.bare_starts > 4
+    alive = [side for side in machine.sides if side.alive]
+    assert len(alive) <= 4 + 1, "the bare command's of the first looks, and the best set's"
 
 
 def test_a_narrow_one_gets_none(tune: Tune) -> None:

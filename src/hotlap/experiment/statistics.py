@@ -25,8 +25,8 @@ from hotlap.records.tune import Interval
 LEVEL: Final = 0.95
 LOOKS: Final = (0.001, 0.002, 0.003, 0.004)
 """How likely a look at what is no gain may take it for one; there are no more looks than these, so 1% in all."""
-SWEEPS: Final = 4
-"""Of the median polish: it hardly changes after three."""
+SWEEPS: Final = 6
+"""Of the median polish: it hardly changes after three, or where half of a round's sides are new five."""
 LARGE: Final = 1.2
 """A gain for which the last look that the budget allows has the levels of all that were still to come. Smaller ones may
 be two kinds of starts, which few of each do not tell apart."""
@@ -99,7 +99,7 @@ def effects(rounds: Sequence[Mapping[int, float]]) -> dict[int, Effect]:
     if not sides:
         return {}
     median = np.nanmedian if np.isnan(logs).any() else np.median
-    usual = np.zeros(len(sides))
+    usual = _begun(logs)
     for _ in range(SWEEPS):
         speed = median(logs - usual, axis=1, keepdims=True)
         usual = median(logs - speed, axis=0)
@@ -112,6 +112,17 @@ def effects(rounds: Sequence[Mapping[int, float]]) -> dict[int, Effect]:
         beside = float(np.mean([len(turns) for turns in rounds if side in turns]))
         found[side] = Effect(center(own), spread * math.sqrt(beside / max(1.0, beside - 1)))
     return found
+
+
+def _begun(logs: np.ndarray) -> np.ndarray:
+    """Where the polish begins, by side: of the first round of each, beside those that were there before. From zeros it
+    does not get there where half of a round are new: its median lies between what these and the others tell."""
+    usual = np.full(logs.shape[1], np.nan)
+    for turns in logs:
+        new = np.isnan(usual) & ~np.isnan(turns)
+        known = ~np.isnan(turns - usual)
+        usual[new] = turns[new] - np.median((turns - usual)[known] if known.any() else turns[new])
+    return usual
 
 
 def between_processes(

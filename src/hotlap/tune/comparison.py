@@ -32,8 +32,9 @@ from .state import State
 
 STARTS = 2
 MOST_STARTS = 8
-"""With the levers, where the interval stays wide."""
+"""Of each, where the interval stays wide."""
 MOST_BARE = 4
+"""Until it is decided."""
 ROUNDS = (8, 8, 12, 16)
 """Of turns of all, at most, by look: where starts do not tell, it is mostly turns that differ."""
 MOST_ROUNDS = 40
@@ -127,17 +128,29 @@ class Comparison:
     def more_starts(self) -> Proof | None:
         """With more starts of each, while the interval is wide and there is time; None where none was added. What is
         proved stays so as long as the interval of all of them lies above 1."""
-        state, before = self.state, len(self.after)
+        state, budget, before = self.state, self.state.budget, len(self.after)
         while (
             len(self.after) < MOST_STARTS
             and not (self.failed or state.sequential)
             and state.reference.ready
             and self.ratio.interval is not None
             and half_width(self.ratio.interval) > NARROW_ENOUGH
-            and state.budget.left > MARGIN * self._look_s
         ):
-            self.look += 1
-            self._turns(self.look)
+            stand = [side for side in self.before if side.ready]
+            new = max(1, min(len(stand), budget.at_once) // 2)
+            turns_s = budget.turns_s(4 * new, ROUNDS[0])
+            if budget.left < MARGIN * (budget.starts_s(2 * new) + turns_s):
+                break
+            known = len(self.fresh)
+            self.look += new
+            there = self._starts(min(STARTS + self.look, MOST_STARTS), MOST_STARTS)
+            added = [side for side in self.fresh[known:] if side.ready]
+            # as many stand beside them as they are, else turns tell nothing of them beside those of before
+            there = there and self._take(self.look, [*stand[: len(added)], *added], ROUNDS[0], turns_s)
+            for side in added:  # their memory is for the next
+                state.bench.end(side)
+            if not there:
+                break
         had = {number for turn in self.turns for number in turn}
         self.after = [side for side in self.after if side.number in had]  # the budget may have ended before their turns
         if (len(self.after) == before and not self.failed) or state.sequential:
@@ -158,14 +171,13 @@ class Comparison:
 
     # alive at once
 
-    def _turns(self, look: int) -> None:
+    def _starts(self, wanted: int, bare: int) -> bool:
+        """Start what is missing of so many with the levers, and of the bare command; whether all are there."""
         state = self.state
-        wanted = STARTS + look
-        bare = max(0, min(wanted, MOST_BARE) - len(self.before))
-        todo = [True] * (wanted - len(self.after)) + [False] * bare
+        todo = [True] * (wanted - len(self.after)) + [False] * max(0, min(wanted, bare) - len(self.before))
         while todo:
             if self._over():
-                return
+                return False
             batch, todo = todo[: state.budget.at_once], todo[state.budget.at_once :]
             begun = [self._start(with_levers) for with_levers in batch]
             state.ready(*begun)
@@ -173,10 +185,17 @@ class Comparison:
             self.fresh += begun
             for side in begun:
                 self._arrived(side)
-                if state.sequential:
-                    self._sequential(look)
                 if self.failed or state.sequential:
-                    return
+                    return False
+        return True
+
+    def _turns(self, look: int) -> None:
+        state = self.state
+        there = self._starts(STARTS + look, MOST_BARE)
+        if state.sequential:
+            self._sequential(look)
+        if not there or state.sequential:
+            return
         self._settle_reference()
         if state.sequential or self.failed:
             return
