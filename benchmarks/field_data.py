@@ -156,6 +156,20 @@ def llmc() -> None:
     put("stubs/tiktoken.py", "def get_encoding(name):\n    return None\n")
 
 
+FOUR_BYTES = """\
+class get_encoding:
+    def __init__(self, name): pass
+    def encode(self, text, **_): return [int.from_bytes(four, "big") % 50257 for four in zip(*[iter(text.encode())] * 4)]
+    def decode(self, ids): return str(ids)
+"""
+
+
+def book() -> None:
+    """A text as long as the novel that the script downloads, and in tiktoken's place one token for each four bytes."""
+    put("middlemarch.txt", text(1_800_000))
+    put("stubs/tiktoken.py", FOUR_BYTES)
+
+
 def enwik() -> None:
     put("data/enwik8.gz", "").write_bytes(gzip.compress(text(96_000_000).encode()[:96_000_000], 1))
 
