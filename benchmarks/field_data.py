@@ -159,7 +159,7 @@ def llmc() -> None:
 FOUR_BYTES = """\
 class get_encoding:
     def __init__(self, name): pass
-    def encode(self, text, **_): return [int.from_bytes(four, "big") % 50257 for four in zip(*[iter(text.encode())] * 4)]
+    def encode(self, text, **_): return [int.from_bytes(b, "big") % 50257 for b in zip(*[iter(text.encode())] * 4)]
     def decode(self, ids): return str(ids)
 """
 
