@@ -142,9 +142,10 @@ def cut_at(place: Place) -> tuple[Place, Cause] | None:
             yields = then is not None and not _has(then, ast.Call)  # and the caller's next call comes first
             if each is not loop or yields:
                 then = next((one for one in loop.body if each is not loop and yields and _has(one, ast.Call)), cut)
-            found = place_at(place.file, cut.lineno)
-            if isinstance(cut, ast.Assign) and held[0] in {cut, then or loop} and _is_cut(cut, found):
-                return found, _with(CUT, _short(cut))
+            if isinstance(cut, ast.Assign) and held[0] in {cut, then or loop}:
+                found = place_at(place.file, cut.lineno)
+                if _is_cut(cut, found):
+                    return found, _with(CUT, _short(cut))
     return None
 
 
