@@ -12,7 +12,7 @@ def sampled(ran: Ran) -> None:
     assert one.dataset == "Packed" and one.looks >= 10
     phase, file, line, function, _, took_ms = one.lines[0]
     assert phase == "data" and one.files[file].endswith("slow_workers.py") and took_ms > 0
-    assert function.startswith("Packed.__getitem__") and line == 24
+    assert function.startswith("Packed.__getitem__") and line == 27
     assert one.ran_ms > one.handed_over_ms > 0, "of a batch that is one tensor"
     facts = ran.ranks[0].facts
     assert facts is not None and [loader.batch_tensors for loader in facts.loaders] == [1]
@@ -25,6 +25,13 @@ def test_the_first_worker_is_sampled_once(kind: str, runner: Runner) -> None:
     check_same(ran, bare)
     check_clean(ran)
     sampled(ran)
+
+
+def test_a_wait_in_the_user_s_code_is_no_wait_for_what_to_do(runner: Runner) -> None:
+    """As of an answer of a Manager's: the lines told of what came after it alone."""
+    (one,) = runner.forked("slow_workers.py", "waits", profile_steps=1).ranks[0].workers
+    assert one.lines[0][1:3] == (0, 26) and one.lines[0][4].startswith("threading.")
+    assert not any(file < 0 and inside.startswith("multiprocessing.") for _, file, _, _, inside, _ in one.lines)
 
 
 def test_a_run_without_a_profile_samples_none(runner: Runner) -> None:

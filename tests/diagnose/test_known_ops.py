@@ -94,6 +94,8 @@ def test_what_nothing_else_does_for_less_is_not_told(op: str) -> None:
 @pytest.mark.parametrize(
     ("body", "cause"),
     [
+        ("net = f\n    return jacobian(net, x, create_graph=True)", "jacobian-by-rows"),
+        ("net = f\n    return jacobian(net, x, vectorize=True)", None),
         ("wanted = F.one_hot(y, 9).float()\n    return -(wanted * torch.log(x)).sum()", "cross-entropy-by-hand"),
         ("wanted = F.one_hot(y, 9).float()\n    return (wanted - x).square().sum()", None),
         ("wanted = F.one_hot(y, 9).float()\n    return wanted @ x", "one-hot-product"),
@@ -109,6 +111,32 @@ def test_statements_have_the_device_s_work_at_their_lines(tmp_path: Path, body: 
     found = known_ops(rank, (BANDWIDTH,), step_ms=10.0)
     assert [one.id for one in found[:-1]] == ([cause] if cause else [])
     assert found[0].where == (at if cause else None) and found[0].share == pytest.approx(0.6 if cause else 0.9)
+
+
+@pytest.mark.parametrize(("count", "bound"), [(2000, "launch"), (20, "compute")])
+def test_a_jacobian_of_small_operations_is_launched(tmp_path: Path, count: int, bound: str) -> None:
+    file = tmp_path / "pinn.py"
+    file.write_text("def residual(f, x):\n    full = torch.autograd.functional.jacobian(f, x)\n")
+    at = Place(file=str(file), line=2, function="residual")
+    row = HostTime(name="aten::mul", ns=10 * MS, total_ns=10 * MS, count=count, where=at)
+    other = HostTime(name="aten::mm", ns=10 * MS, total_ns=10 * MS, count=2)
+    rank = msgspec.structs.replace(on_the_cpu("aten::mul", MS), model=(row, other))
+    found, rest = known_ops(rank, (COMPUTE,), step_ms=10.0)
+    assert (found.id, found.bound, found.where) == ("jacobian-by-rows", bound, at)
+    assert found.share == pytest.approx(0.4) and rest.share == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("op", "helps"),
+    [
+        ("LinalgSvdBackward0", "spectral_norm"), ("aten::linalg_inv_ex", "cholesky_solve"),
+        ("aten::linalg_solve_triangular", "Independent"), ("aten::_linalg_eigh", "every n steps"),
+    ],
+)  # fmt: skip
+def test_what_helps_with_a_decomposition_is_said_by_its_kind(op: str, helps: str) -> None:
+    said = known_ops(on_a_device(op, 12 * MS), (BANDWIDTH,), step_ms=10.0)[0].instead
+    assert helps in said and "every n steps" in said
+    assert sum(part in said for part in ("spectral_norm", "cholesky_solve", "Independent")) <= 1
 
 
 def test_little_is_not_told() -> None:

@@ -273,6 +273,20 @@ def test_a_cause_has_what_it_takes_and_no_more(rest: float, shares: list[float],
     assert found.findings[0].cost_ms == pytest.approx(shares[0] * found.step_ms)
 
 
+def test_a_buffer_that_is_cut_is_told_at_the_cut(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(
+        "def records(file):\n    data = file.read()\n    while data:\n        body, n = data[:4], data[4]\n"
+        "        data = data[n:]\n        yield body\ndef rows(file):\n    for body in records(file):\n"
+        "        label = unpack(body[:4])\n        x = np.frombuffer(body)\n        yield x, label\n"
+    )
+    lines = (("data", 0, 9, "rows", "", 70.0), ("data", 0, 10, "rows", "", 30.0))
+    said = Samples(steps=3, looks=100, files=(str(tmp_path / "data.py"),), lines=lines)
+    found = with_samples(verdict("input", "input"), said).findings[0]
+    assert found.where == Place(file=str(tmp_path / "data.py"), line=5, function="records")
+    assert found.evidence == "x; 70% of it from there to the next call, at line 9"
+    assert found.named and found.share == pytest.approx(0.35)
+
+
 @pytest.mark.parametrize(("inside", "id_"), [("", "element-by-element"), ("torch.Tensor.split", "input")])
 def test_the_users_own_loop_in_a_dataset_is_named(inside: str, id_: str, tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text("def collate(rows):\n    for row in rows:\n        x[row] = row\n")

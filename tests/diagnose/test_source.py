@@ -8,7 +8,7 @@ import pytest
 
 from hotlap.diagnose.causes import KNOWN
 from hotlap.diagnose.source import call_of
-from hotlap.diagnose.statements import cause_at, elements, last_of_all_at, of_all_pairs
+from hotlap.diagnose.statements import cause_at, cut_at, elements, last_of_all_at, of_all_pairs, own_cause_at
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts, RootFacts
 
@@ -45,6 +45,8 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("row = self.table.iloc[at]", "rows-of-a-table", "in place of `self.table.iloc[at]`"),
         ("row = db.execute('SELECT x FROM t LIMIT 1 OFFSET ?', (at,)).fetchone()", "queries", "primary key"),
         ("data = urlopen(address).read()", "network", "to disk once"),
+        ("out = subprocess.check_output(['ps'], text=True)", "processes", "around `subprocess.check_output(['ps'],"),
+        ("os.system('sync')", "processes", "`os.system('sync')`"),
         ("time.sleep(0.01)", "sleeping", "take out `time.sleep(0.01)`"),
         ("state, reward = env.step(action)", "environment", "AsyncVectorEnv"),
         ("odds = np.array(self.priorities)", "array-of-list", "in place of `np.array(self.priorities)`"),
@@ -120,6 +122,11 @@ def test_a_part_of_the_model_whose_last_position_is_used(tmp_path: Path, body: s
         ("Data.__getitem__", "torchvision.RandomResizedCrop.forward", "on-the-host"),
         ("fit", "torchvision.ResNet.forward", None),
         ("Data.__getitem__", "sqlite3.connect", "queries"),
+        ("Log.usage", "subprocess.Popen.communicate", "processes"),
+        ("Data.__iter__", "random.Random.shuffle", "numbers-one-by-one"),
+        ("Data.__getitem__", "random.Random.seed", None),
+        ("Data.__len__", "", "length-computed"),
+        ("Data.__len__.<locals>.<genexpr>", "", "length-computed"),
         ("Writer.add_histogram", "numpy.bincount", "logging"),
         ("fit", "logging.Logger._log", "logging"),
         ("act", "torch._Simplex.check", "validated-arguments"),
@@ -137,6 +144,104 @@ def test_a_cause_is_told_by_what_the_host_is_in_too(
     found = cause_at(place, inside=inside)
     assert (found and found.id) == cause
     assert found is None or "{it}" not in found.instead
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "inside", "cause"),
+    [
+        ("deque(maxlen=capacity)", "random.sample(self.rows, n)", "random.Random.sample", "deque-by-index"),
+        ("deque(maxlen=capacity)", "random.sample(list(self.rows), n)", "", "deque-by-index"),
+        ("deque(maxlen=capacity)", "random.sample(rows, n)", "random.Random.sample", "deque-by-index"),
+        ("deque([], 10**6)", "[self.rows[i] for i in rng.integers(len(self), size=n)]", "", "deque-by-index"),
+        ("deque(maxlen=4)", "[self.rows[i] for i in rng.integers(len(self), size=n)]", "", "element-by-element"),
+        ("deque(maxlen=stack)", "torch.stack([self.rows[i] for i in picked])", "", "element-by-element"),
+        ("deque(maxlen=capacity)", "self.net(self.rows[rng.choice(4)])", "torch.Linear.forward", None),
+        ("[]", "random.sample(self.rows, n)", "random.Random.sample", "numbers-one-by-one"),
+        ("manager.dict(rows)", "[self.rows[i] for i in ids]", "multiprocessing.Connection._recv", "manager-proxy"),
+        ("Manager().dict()", "self.rows.get(i)", "multiprocessing.Connection._recv", "manager-proxy"),
+        ("manager.dict()", "next(batches)", "multiprocessing.Connection._recv", None),
+        ("manager.Queue()", "self.rows.get()", "multiprocessing.Connection._recv", None),
+        ("dict(rows)", "self.rows[i]", "multiprocessing.Connection._recv", None),
+    ],
+)
+def test_an_object_that_is_slow_to_ask_for_its_parts(
+    tmp_path: Path, made: str, line: str, inside: str, cause: str | None
+) -> None:
+    text = f"""\
+        class Memory:
+            def __init__(self):
+                self.rows = {made}
+            def sample(self, rows, n):
+                x = {line}
+        """
+    found = own_cause_at(at(tmp_path, text, 5), device=False, ranks=1, inside=inside)
+    assert (found and found.id) == cause
+
+
+@pytest.mark.parametrize(
+    ("made", "cut", "line", "told"),
+    [
+        ("file.read()", "data[4 + size:]", 10, True),
+        ("file.read()", "data[4 + size:]", 7, False),  # it yields first: the caller's next call has the time
+        ("file.read()", "data[4 + size:]", 11, False),  # a call of its own
+        ("file.read()", "data[4 + size:]", 15, False),  # no loop over it
+        ("file.read()", "data[-4:]", 10, False),
+        ("file.read()", "data[4:size]", 10, False),
+        ("memoryview(file.read())", "data[4:]", 10, False),
+        ("np.fromfile(file)", "data[4:]", 10, False),
+        ("list(rows)", "data[4:]", 10, True),
+    ],
+)
+def test_a_buffer_that_is_cut_from_its_front_takes_the_time_of_the_next_call(
+    tmp_path: Path, made: str, cut: str, line: int, told: bool
+) -> None:
+    """Python looks at who waits for the lock at a call, and that was in the loop over the generator's pieces."""
+    text = f"""\
+        def records(self, path):
+            data = {made}
+            while data:
+                size = data[0]
+                body = data[4:4 + size]
+                data = {cut}
+                yield body, size
+        def __iter__(self):
+            for body, size in self.records(path):
+                label = struct.unpack("<f", body[:4])
+                x = zlib.decompress(body)
+                yield x, label
+        def other(self):
+            for body in self.rows(path):
+                label = struct.unpack("<f", body[:4])
+        """
+    found = cut_at(at(tmp_path, text, line))
+    assert (found is not None) is told
+    if found is not None:
+        assert found[0].line == 6 and found[0].function == "records" and f"`data = {cut}`" in found[1].instead
+
+
+@pytest.mark.parametrize(("line", "told"), [(4, True), (5, True), (6, False), (3, False)])
+def test_a_buffer_that_is_cut_in_the_loop_itself(tmp_path: Path, line: int, told: bool) -> None:
+    text = """\
+        def parse(text):
+            self.text = ""
+            while len(self.text) > n and more():
+                self.text = self.text[n:]
+                out.append(self.text[:n])
+                out.append(int(self.text[0]))
+        """
+    assert (cut_at(at(tmp_path, text, line)) is not None) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "adds_up"),
+    [
+        ("x = a[t] * x + b[t]", True), ("total += r", True), ("n += 1", False), ("out.append(r)", False),
+        ("text = clean(text)", False), ("out.append(sum(g ** k for k in rewards[t:]))", True),
+    ],
+)  # fmt: skip
+def test_a_loop_that_adds_up_has_a_closed_form(tmp_path: Path, body: str, adds_up: bool) -> None:
+    found = elements(at(tmp_path, f"def f():\n    for t in steps:\n        {body}\n", 3))
+    assert found is not None and ("cumsum" in found.instead) is adds_up
 
 
 def test_what_one_hot_made_is_multiplied_lines_later(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ MOST: Final = 5_000
 """Different places that are kept; time at others is in `left_out_ms`."""
 
 WAITS: Final = frozenset({"multiprocessing.", "queue.", "selectors.", "threading."})
-"""Packages in which a worker waits for what to do."""
+"""Packages in which a worker waits for what to do, where no code of the user's waits there."""
 WORKER_LOOKS, WORKER_S = 500, 20.0
 """At a worker that does something, and of its time, at most."""
 WORKER_ROWS: Final = 200
@@ -302,7 +302,7 @@ class WorkerSamples(Samples):
                 stack, now = self._seen(), time.perf_counter_ns()
                 if not stack:
                     break
-                if package_of(stack[0][0].co_filename) not in WAITS:
+                if package_of(stack[0][0].co_filename) not in WAITS or self.places.innermost_of(stack) is not None:
                     self._count(stack, now - last)
                 last, at = now, at + 1
                 if at % BETWEEN_READINGS == 0:

@@ -83,6 +83,23 @@ PARAMETRIZED: Final = Known(
     ),
     inside=re.compile(r"torch\.(_Orthogonal|_WeightNorm|_SpectralNorm|ParametrizationList)\..*"),
 )
+JACOBIAN: Final = Known(
+    Cause(
+        "jacobian-by-rows",
+        "a Jacobian or Hessian is made row by row",
+        "each output has a backward of its own, issued by itself, and over a batch most of it are zeros between rows "
+        "that do not depend on each other",
+        "of such rows the gradient of the sum, which is one backward: `torch.autograd.grad(y.sum(), x, "
+        "create_graph=True)`; else `torch.func.vmap(torch.func.jacrev(f))(x)`",
+        "launch",
+    ),
+    whole=tuple(
+        package + name
+        for name in ("jacobian", "hessian")
+        for package in ("", "F.", "functional.", "autograd.functional.", "torch.autograd.functional.")
+    ),
+    tells=lambda call: all(one.arg != "vectorize" for one in call.keywords),
+)
 KNOWN: Final = (
     VALIDATES,
     PARAMETRIZED,
@@ -251,6 +268,30 @@ KNOWN: Final = (
     ),
     Known(
         Cause(
+            "processes",
+            "a program is started in the loop",
+            "each time a process is made, the program loaded and its end waited for, and it takes a core meanwhile",
+            "only in the steps that show it: `if step % 50 == 0:` around `{it}`; without a process: `psutil`, "
+            "`resource.getrusage`, `/proc`, a library in place of the program; or one process that stays, with a pipe",
+        ),
+        whole=(
+            "os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call",
+            "subprocess.check_output", "subprocess.getoutput", "subprocess.Popen",
+        ),
+        packages=("subprocess",),
+    ),
+    Known(
+        Cause(
+            "numbers-one-by-one",
+            "Python's `random` draws numbers one by one",
+            "each takes several calls in Python",
+            "all at once, `rng.integers(n, size=k)` or `rng.permutation(n)` of numpy's, `torch.randint`; and one index "
+            "with them into an array or a tensor",
+        ),
+        inside=re.compile(r"random\.Random\.(sample|shuffle|choice|rand\w+|_randbelow\w*|uniform|gauss|\w+variate)"),
+    ),
+    Known(
+        Cause(
             "sleeping",
             "the loop sleeps",
             "nothing is computed meanwhile",
@@ -373,6 +414,10 @@ ELEMENTS: Final = Cause(
     "in place of `{it}` whole arrays at once: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, numpy's "
     "functions, `torch.bincount` for counts; what is the same each time: make it once, before the loop",
 )
+ADDS_UP: Final = (
+    "; what each turn adds to the last: `cumsum`, `cumprod`, a recursion from the end that keeps the sum, or a closed "
+    "form"
+)
 PAIRS: Final = Cause(
     "all-pairs",
     "differences of all pairs are held in memory",
@@ -411,6 +456,34 @@ LIST: Final = Cause(
     "`in` and `.index` compare one entry after another until one is equal",
     "in place of `{it}` a dict that is made once, `{word: at for at, word in enumerate(words)}`, or a set; what is the "
     "same in each epoch: make it once and keep the result",
+)
+DEQUE: Final = Cause(
+    "deque-by-index",
+    "rows are taken from the middle of a deque",
+    "an access by index walks there from the nearer end, and `list(...)` copies all of it",
+    "a list that is written round in place of the deque (`rows[at % capacity] = row`); best an array or tensor of each "
+    "field, and one index for the batch: `states[rng.integers(n, size=k)]`",
+)
+MANAGER: Final = Cause(
+    "manager-proxy",
+    "objects of a Manager are asked in its process",
+    "each access is pickled, sent to the manager's process, which all workers share, and answered",
+    "an ordinary dict or list, of which each worker has a copy; best one tensor or array and an index "
+    "(`tensor.share_memory_()` where workers write); else all of it once, before the loop: `.copy()`",
+)
+CUT: Final = Cause(
+    "cut-from-its-front",
+    "a buffer is cut from its front again and again",
+    "that copies all that is left for each piece: twice as many pieces take four times as long",
+    "in place of `{it}` an offset that grows (`struct.unpack_from(form, data, at)`), `memoryview(data)`, which copies "
+    "nothing, or `read(n)` of the file or an `io.BytesIO`; of a list `deque.popleft()`",
+)
+LENGTH: Final = Cause(
+    "length-computed",
+    "a length is computed each time that it is asked for",
+    "`len(loader)` calls the dataset's `__len__`, in a loop in each step",
+    "the result is the same each time: compute it once, in `__init__`, and keep it; or `len(...)` once, before the "
+    "loop",
 )
 LAST: Final = Cause(
     "last-of-all",

@@ -4,7 +4,7 @@ that is."""
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -13,11 +13,13 @@ from hotlap.records.diagnosis import Bound, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
 
-from .causes import PAIRS, Cause
-from .statements import cross_entropy_at, last_of_all_at, of_all_pairs, product_at
+from .causes import JACOBIAN, PAIRS, Cause
+from .statements import calls, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
 
 LEAST: Final = 0.2
 """Of the step."""
+LARGE_NS: Final = 50_000
+"""Of one operation in the mean, from which on issuing it takes less than computing it."""
 MOSTLY: Final = 0.5
 """Of its operations' time, what one line has of a cause at least where it is told of the line."""
 GENERAL: Final = frozenset({"compute", "bandwidth", "no-tensor-cores", "host-code"})
@@ -37,6 +39,17 @@ def _known(id_: str, ops: str, title: str, why: str, instead: str, bound: Bound 
     return KnownOp(Cause(id_, title, why, instead, bound), re.compile(ops))
 
 
+DIAGONAL: Final = (
+    "a diagonal covariance needs none: `Independent(Normal(mean, std), 1)` in place of `MultivariateNormal`; "
+)
+OF_MATRICES: Final = (
+    ("svd", "the largest singular value alone by power iteration (`torch.nn.utils.parametrizations.spectral_norm`), "
+            "the largest few by `torch.svd_lowrank`; "),
+    ("inv", "`torch.linalg.solve` or `cholesky_solve` in place of an inverse; "),
+    ("cholesky", DIAGONAL),
+    ("triangular", DIAGONAL),
+)  # fmt: skip
+"""What helps with some of them, by parts of their names."""
 KNOWN: Final = (
     _known(
         "index-gradient",
@@ -103,9 +116,7 @@ KNOWN: Final = (
              r"cholesky\w*|geqrf|ormqr|orgqr|matrix_exp\w*",
         "a matrix is decomposed or inverted",
         "it takes many small dependent steps, which neither fill the cores of a CPU nor a device",
-        "every n steps, with the last result in between; `torch.linalg.solve` or `cholesky_solve` in place of an "
-        "inverse; `torch.svd_lowrank` or a few power iterations where the largest few are enough; many small matrices "
-        "in one batched call",
+        "a decomposition only every n steps, with the last result in between; many small matrices in one batched call",
         "compute",
     ),
     _known(
@@ -233,8 +244,11 @@ def _told(rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, o
         of_it = [row for row in rows if known.ops.fullmatch(_name(row).removeprefix("aten::"))]
         if (took := min(1.0, share * sum(row.ns for row in of_it))) >= LEAST:
             at = max((row for row in of_it if row.where is not None), key=lambda row: row.ns, default=of_it[0]).where
-            most = _name(max(of_it, key=lambda row: row.ns)) + (" and the like" if len(of_it) > 1 else "")
-            found = _finding(known.cause, took, at, f"{ms(took * step_ms)} a step in {most}")
+            most = _name(max(of_it, key=lambda row: row.ns))
+            first = next((text for part, text in OF_MATRICES if part in most.lower()), "")
+            cause = replace(known.cause, instead=first + known.cause.instead)
+            alike = " and the like" if len(of_it) > 1 else ""
+            found = _finding(cause, took, at, f"{ms(took * step_ms)} a step in {most}{alike}")
             yield found if on_device else msgspec.structs.replace(found, bound="compute")
 
 
@@ -256,9 +270,13 @@ def _pairs_at(place: Place) -> Cause | None:
     return PAIRS if of_all_pairs(place) else None
 
 
-ON_THE_CPU: Final = (last_of_all_at,)
+def _jacobian_at(place: Place) -> Cause | None:
+    return JACOBIAN.cause if calls(place, JACOBIAN) else None
+
+
+ON_THE_CPU: Final = (last_of_all_at, _jacobian_at)
 """Causes that statements show. Others are told by where the host is."""
-ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, _pairs_at)
+ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, _pairs_at, _jacobian_at)
 
 
 def _statements(
@@ -269,15 +287,17 @@ def _statements(
 ) -> Iterator[Finding]:
     """Causes that lines of a function show, by the work at these lines."""
     for cause_of in causes:
-        functions: defaultdict[tuple[Cause, str, str | None], list[tuple[int, Place]]] = defaultdict(list)
+        functions: defaultdict[tuple[Cause, str, str | None], list[tuple[int, Place, int]]] = defaultdict(list)
         for row in rows:
             if row.where is not None and (cause := cause_of(row.where)) is not None:
-                functions[cause, row.where.file, row.where.function].append((row.ns, row.where))
+                functions[cause, row.where.file, row.where.function].append((row.ns, row.where, row.count))
         for (cause, _, function), lines in functions.items():
-            if (took := min(1.0, share * sum(ns for ns, _ in lines))) >= LEAST:
-                _, where = max(lines, key=lambda one: one[0])
+            if (took := min(1.0, share * sum(ns for ns, *_ in lines))) >= LEAST:
+                _, where, _ = max(lines, key=lambda one: one[0])
+                large = sum(ns for ns, *_ in lines) > LARGE_NS * sum(count for *_, count in lines)
+                found = replace(cause, bound="compute") if large and cause.bound == "launch" else cause
                 said = f"{ms(took * step_ms)} a step at such lines of {function or 'the file'}"
-                yield _finding(cause, took, where, said)
+                yield _finding(found, took, where, said)
 
 
 def _name(row: KernelTime | HostTime) -> str:

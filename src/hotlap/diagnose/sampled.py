@@ -18,6 +18,7 @@ from . import small_ops
 from .causes import (
     CELL,
     CROSS_ENTROPY,
+    CUT,
     DIAGONAL,
     ONE_HOT,
     PAIRS,
@@ -32,9 +33,11 @@ from .findings.input import many_tensors, tensors_of
 from .statements import (
     cause_at,
     cross_entropy_at,
+    cut_at,
     elements,
     of_all_pairs,
     over_parameters,
+    own_cause_at,
     through_numpy,
     trains,
 )
@@ -455,7 +458,7 @@ def _explained(
         said = f"{in_it / total:.0%} {whose} in {function}, {at_line:.0%} at this line"
 
     def cause_of(place: Place, inside: str) -> Cause | None:
-        return cause_at(place, device, ranks, inside) or (None if inside else elements(place))
+        return own_cause_at(place, device, ranks, inside)
 
     of = file, _without_comprehension(function)
     known = [
@@ -472,6 +475,9 @@ def _explained(
         row, cause = max(known, key=lambda each: (took[each[1].id], each[0][5]))
         where, inside = _place(samples, row), row[4]
         said = f"{took[cause.id] / total:.0%} {whose} at such lines of {of[1]}"
+    if cause is not None and cause.id == CUT.id and (cut := cut_at(where)) is not None:
+        said = f"{took[CUT.id] / total:.0%} {whose} from there to the next call, at line {where.line}"
+        where = cut[0]
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
     checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
     if cause is None and (checked := sum(row[5] for row in checks)) >= LEAST_SHARE * total:

@@ -23,7 +23,8 @@ WHY: Final = (
 )
 INSTEAD: Final = (
     "one operation on the whole tensor in place of the loop: a batched product, `einsum`, an index, `torch.where`, "
-    "`torch.stack` once at the end; what is the same in each step: make it once, in `__init__`, as a buffer"
+    "`index_add_` or `scatter_reduce` for sums by group, `torch.stack` once "
+    "at the end; what is the same in each step: make it once, in `__init__`, as a buffer"
 )
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 

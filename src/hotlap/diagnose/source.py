@@ -75,11 +75,11 @@ def first_of(facts: Facts | None, is_it: Callable[[ast.AST], bool], more: Sequen
         tree = parsed(file)
         lines = [getattr(node, "lineno", 0) for node in ast.walk(tree) if is_it(node)] if tree is not None else []
         if lines:
-            return _at(file, min(lines))
+            return place_at(file, min(lines))
     return None
 
 
-def _at(file: str, line: int) -> Place:
+def place_at(file: str, line: int) -> Place:
     """A line with the function that it is in."""
     function = function_at(Place(file=file, line=line))
     return Place(file=file, line=line, function=function.name if function is not None else None)
@@ -119,7 +119,7 @@ def growing(file: str, within: int | None = None) -> Iterator[Place]:
             for call in calls_in(assignment.value):
                 inner = (one for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.expr))
                 if name_of(call).split(".")[-1] in JOINS and targets & {ast.unparse(one) for one in inner}:
-                    yield _at(file, call.lineno)
+                    yield place_at(file, call.lineno)
 
 
 def _loops(node: ast.AST | None) -> Iterator[ast.AST]:

@@ -11,21 +11,26 @@ from typing import Final
 from hotlap.records.diagnosis import Place
 
 from .causes import (
+    ADDS_UP,
     ARRAY,
     ARRAYS,
     CROSS_ENTROPY,
+    CUT,
+    DEQUE,
     DIAGONAL,
     ELEMENTS,
     KNOWN,
     LAST,
+    LENGTH,
     LIST,
+    MANAGER,
     ONE_HOT,
     PARAMETERS,
     Cause,
     Known,
     of_many,
 )
-from .source import calls_in, function_at, name_at, name_of, parsed, statements_at
+from .source import calls_in, function_at, name_at, name_of, parsed, place_at, statements_at
 
 COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
@@ -41,6 +46,15 @@ PASSES_ON: Final = frozenset({"enumerate", "zip", "list", "tuple", "sorted", "re
 """Functions that go through as many as they are given: of several, as many as the shortest has."""
 FEW: Final = 32
 """Turns of a loop, at most."""
+DRAWS: Final = frozenset({"sample", "choice", "choices", "randint", "randrange", "integers", "permutation", "randperm"})
+SHORT_DEQUE: Final = 1024
+"""Entries, from which on an access by index is a walk."""
+WAITS: Final = frozenset({"next", "recv", "join", "acquire", "put"})
+READS: Final = frozenset({"read", "read_bytes", "read_text", "recv", "getvalue", "tobytes", "bytes"})
+LIGHT: Final = frozenset(
+    {"append", "copy", "decode", "float", "from_bytes", "from_numpy", "frombuffer", "int", "len", "ord", "unpack"}
+)
+"""Functions that take little for a piece of a buffer."""
 
 
 def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "") -> Cause | None:
@@ -49,6 +63,8 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     held = statements_at(place)
     if not held:
         return None
+    if (place.function or "").partition(".<locals>.<")[0].endswith("__len__"):
+        return LENGTH
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
     known_here = [one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)]
@@ -58,6 +74,104 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     if over_parameters(place):
         return PARAMETERS
     return product_at(place)
+
+
+def calls(place: Place, known: Known) -> bool:
+    """Whether the statement at a line calls one of these."""
+    held = statements_at(place)
+    return bool(held) and not isinstance(held[0], BLOCKS) and any(map(known.matches, calls_in(held[0])))
+
+
+def own_cause_at(place: Place, device: bool, ranks: int, inside: str) -> Cause | None:
+    """The same of time that is all the host's own."""
+    cause = _shared(place, inside) or cause_at(place, device, ranks, inside)
+    if cause is not None or inside:
+        return cause
+    cut = cut_at(place)
+    return cut[1] if cut is not None else elements(place)
+
+
+def _shared(place: Place, inside: str) -> Cause | None:
+    """What takes long of an object that is asked for its parts: of a Manager's, where the file makes one, or a deque
+    of which rows are drawn."""
+    module, held = parsed(place.file), statements_at(place)
+    if module is None or not held or isinstance(held[0], BLOCKS):
+        return None
+    own, called = held[0], [(name_of(call).split(".")[-1], call) for call in calls_in(held[0])]
+    if inside.startswith("multiprocessing."):
+        waits = any(name in WAITS or (name == "get" and not call.args) for name, call in called)
+        made_here = any(re.search(r"\b(Sync|Base)?[mM]anager\b", name_of(call)) for call in calls_in(module))
+        return MANAGER if made_here and not waits else None
+    if inside and not inside.startswith("random."):
+        return None
+    given = [one for one in ast.walk(module) if isinstance(one, (ast.Assign, ast.AnnAssign))]
+    made = {name_at(one.targets[0] if isinstance(one, ast.Assign) else one.target): one.value for one in given}
+    deques = {name for name, value in made.items() if _is_long_deque(value)}
+    drawn = [call.args[0] for name, call in called if name in {"sample", "choice", "choices"} and call.args]
+    names = {name_at(one.args[0] if isinstance(one, ast.Call) and one.args else one) for one in drawn} - {""}
+    if any(name_of(call).split(".")[-1] in DRAWS for call in calls_in(function_at(place) or own)):
+        names |= {name_at(one.value) for one in ast.walk(own) if isinstance(one, ast.Subscript)} & deques
+    passed = inside and deques and names - made.keys()  # it has another name where it is made
+    return DEQUE if names & deques or passed else None
+
+
+def _is_long_deque(node: ast.expr | None) -> bool:
+    if not isinstance(node, ast.Call) or name_of(node).split(".")[-1] != "deque":
+        return False
+    most = [getattr(one, "value", None) for one in (*node.args[1:], *(one.value for one in node.keywords))]
+    return not any(isinstance(one, int) and one <= SHORT_DEQUE for one in most)
+
+
+def cut_at(place: Place) -> tuple[Place, Cause] | None:
+    """Where bytes, a text or a list are cut from their front, `x = x[n:]`: in the loop around a line, or a generator
+    that it goes through. Python lets others look at its next call: if that takes little itself, it is told."""
+    held, module = statements_at(place), parsed(place.file)
+    around = takewhile(lambda one: not isinstance(one, ast.FunctionDef), held)
+    loop = next((one for one in around if isinstance(one, (ast.For, ast.While))), None)
+    if module is None or loop is None or _trains(loop) or ".<locals>.<" in (place.function or ""):
+        return None
+    light = calls_in(held[0]) if not isinstance(held[0], BLOCKS) else _of_head(held[0])
+    if any(name_of(call).split(".")[-1] not in LIGHT for call in light):
+        return None
+    of = name_of(loop.iter).split(".")[-1] if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) else ""
+    generators = [one for one in ast.walk(module) if isinstance(one, ast.FunctionDef) and one.name == of]
+    inner = [one for each in generators for one in ast.walk(each) if isinstance(one, (ast.For, ast.While))]
+    for each in (loop, *inner):
+        for at, cut in enumerate(each.body):
+            then = next((one for one in each.body[at + 1 :] if _has(one, ast.Call, ast.Yield)), None)
+            yields = then is not None and not _has(then, ast.Call)  # and the caller's next call comes first
+            if each is not loop or yields:
+                then = next((one for one in loop.body if each is not loop and yields and _has(one, ast.Call)), cut)
+            if isinstance(cut, ast.Assign) and held[0] in {cut, then or loop}:
+                found = place_at(place.file, cut.lineno)
+                if _is_cut(cut, found):
+                    return found, _with(CUT, _short(cut))
+    return None
+
+
+def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
+    return any(isinstance(one, kinds) for one in ast.walk(node))
+
+
+def _is_cut(node: ast.Assign, at: Place) -> bool:
+    """Whether it is `x = x[n:]`, and x copies what it is sliced to: its function, or the file where it is an attribute,
+    makes it of bytes, a text or a list and nothing else."""
+    target, value = node.targets[0], node.value
+    if not isinstance(value, ast.Subscript) or not isinstance(value.slice, ast.Slice):
+        return False
+    if ast.unparse(value.value) != ast.unparse(target) or value.slice.upper or value.slice.step:
+        return False
+    within = parsed(at.file) if isinstance(target, ast.Attribute) else function_at(at) or parsed(at.file)
+    given = [one for one in ast.walk(within or node) if isinstance(one, ast.Assign) and one.value is not value]
+    made = [one.value for one in given if ast.unparse(target) in map(ast.unparse, one.targets)]
+    begins = value.slice.lower is not None and not isinstance(value.slice.lower, ast.UnaryOp)  # -n keeps the last ones
+    return begins and bool(made) and all(map(_makes_copied, made))
+
+
+def _makes_copied(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and name_of(node).split(".")[-1] in READS:
+        return True
+    return _makes_list(node) or (isinstance(node, ast.Constant) and isinstance(node.value, (bytes, str)))
 
 
 def _searched(own: ast.stmt, place: Place) -> str | None:
@@ -179,7 +293,21 @@ def elements(place: Place, nested: bool = False) -> Cause | None:
     head = (
         loops[0].iter if isinstance(loops[0], ast.For) else loops[0].test if isinstance(loops[0], ast.While) else None
     )
-    return _with(ELEMENTS, _short(loops[0] if head is None else head))
+    cause = _with(ELEMENTS, _short(loops[0] if head is None else head))
+    return replace(cause, instead=cause.instead + ADDS_UP) if _adds_up(held[0], loops[0]) else cause
+
+
+def _adds_up(own: ast.stmt, loop: ast.AST) -> bool:
+    """Whether each turn of a loop goes on from what the one before made, by sums or products."""
+    if any(name_of(call) == "sum" for call in calls_in(own)):
+        return True
+    nodes = [] if isinstance(loop, COMPREHENSIONS) else list(ast.walk(loop))
+    if any(isinstance(one, ast.AugAssign) and not isinstance(one.value, ast.Constant) for one in nodes):
+        return True
+    given = [one for one in nodes if isinstance(one, ast.Assign)]
+    again = {name_at(one.targets[0]) for one in given if name_at(one.targets[0]) in map(name_at, ast.walk(one.value))}
+    operands = {name_at(side) for one in nodes if isinstance(one, ast.BinOp) for side in (one.left, one.right)}
+    return bool((again - {""}) & operands)
 
 
 def _of_few(loop: ast.AST, module: ast.Module | None) -> bool:
