@@ -225,6 +225,94 @@ def test_what_odd_scripts_hand_over_costs_no_step(script: str, what: str, runner
     assert (root.padding, root.padding_of_all) == ((0.75, 0.75) if what == "padded" else (0.0, 0.0))
 
 
+MODES = """
+import contextlib
+import sys
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+what = sys.argv[1]
+
+
+class Sees(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class Calls(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class Inside(nn.Sequential):
+    def forward(self, x):
+        with Sees():
+            return super().forward(x)
+
+
+class Recomputes(nn.Sequential):
+    def forward(self, x):
+        keeps = lambda context, op, *args, **kwargs: CheckpointPolicy.PREFER_RECOMPUTE
+        contexts = lambda: create_selective_checkpoint_contexts(keeps)
+        return checkpoint(super().forward, x, use_reentrant=False, context_fn=contexts)
+
+
+if what == "device":
+    torch.set_default_device("cpu")
+kind = {"inside": Inside, "checkpoint": Recomputes}.get(what, nn.Sequential)
+model = kind(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(30):
+    on = {
+        "each": FlopCounterMode(display=False), "first": FlopCounterMode(display=False) if step < 5 else None,
+        "own": Sees(), "calls": Calls(),
+    }.get(what) or contextlib.nullcontext()
+    with on:
+        loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("loss", repr(loss.item()))
+"""
+
+
+@pytest.mark.parametrize("what", ["each", "own", "calls", "first", "inside", "checkpoint", "device", "none"])
+def test_a_mode_is_told_that_is_on_around_most_forwards(what: str, runner: Runner, tmp_path: Path) -> None:
+    """Neither one of the first steps, nor what a model or torch itself puts on inside, nor a default device."""
+    (tmp_path / "modes.py").write_text(MODES)
+    ran = runner.forked(str(tmp_path / "modes.py"), what)
+    check_clean(ran)
+    assert len(ran.steps) == 30 and ran.facts.forwards_each == 1
+    assert ran.facts.dispatch_modes == {"each": ("FlopCounterMode",), "own": ("Sees",)}.get(what, ())
+    assert ran.facts.function_modes == (("Calls",) if what == "calls" else ())
+
+
+def test_groups_of_an_optimizer_are_told_apart_by_their_settings() -> None:
+    """A name in a group is no setting; a scheduler that changes each group in its own way makes them differ."""
+    parameters = [torch.ones(3, requires_grad=True) for _ in range(20)]
+    groups = [{"params": [one], "weight_decay": 0.1 * (at % 2), "name": at} for at, one in enumerate(parameters)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    script = Script(Session(folder="", package=""))
+    script.optimizer(optimizer)
+    facts = script.optimizers[id(optimizer)]
+    assert (facts["groups"], facts["settings"], facts["differ"]) == (20, 2, ["weight_decay"])
+    assert facts["foreach"] is None and facts["stepped"][0] == __file__
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, [lambda step, at=at: 0.9 ** (step * at) for at in range(20)]
+    )
+    scheduler.step()
+    script._look_for_settings([optimizer])
+    assert (facts["settings"], facts["differ"]) == (20, ["lr", "weight_decay"])
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    script._look_for_settings([optimizer])
+    assert facts["settings"] == 20
+
+
 def test_an_error_in_these_looks_ends_them_alone(runner: Runner) -> None:
     ran = runner.forked("habits.py", "plain", fail_in="habits")
     assert [(problem.where, problem.what) for problem in ran.problems][:1] == [

@@ -1,9 +1,11 @@
 """What the backward takes of causes in the model, which a trace of the CPU tells."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
-from hotlap.diagnose.profiled import DENSE, with_backwards
+from hotlap.diagnose.profiled import DENSE, with_backwards, with_traces
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.run import Phases
 from hotlap.records.trace import Breakdown, HostTime, RankTrace, TraceReport, Window
@@ -19,15 +21,15 @@ ROWS = (
 COMPUTE = Finding(id="compute", bound="compute", share=0.8, where=THERE)
 
 
-def judged(cause: Finding, **more: object) -> Diagnosis:
+def judged(cause: Finding, with_: Callable[..., Diagnosis] = with_backwards, **more: object) -> Diagnosis:
     window = Window(start_ns=0, end_ns=200 * MS, found_by="ProfilerStep", steps=((0, 100 * MS), (100 * MS, 200 * MS)))
     rank = RankTrace(source="t", rank=0, device_name="cpu", events=0, window=window, step_ms=100.0, model=ROWS)
     rank = msgspec.structs.replace(rank, **more)
     before = Diagnosis(
-        mode="train", bound="compute", step_ms=100.0, spread=Spread(p10=1, p50=1, p90=1), phases=Phases(),
+        mode="train", bound="compute", step_ms=100.0, spread=Spread(p10=1, p50=1, p90=1), phases=Phases(forward=90.0),
         findings=(cause, COMPUTE),
     )  # fmt: skip
-    return with_backwards(before, TraceReport(ranks=(rank,)))
+    return with_(before, TraceReport(ranks=(rank,)))
 
 
 @pytest.mark.parametrize(("id_", "share"), [("all-pairs", 0.4), ("one-hot-product", 0.4), ("read-value", 0.2)])
@@ -49,3 +51,12 @@ def test_beside_a_device_the_hosts_time_says_nothing_of_it() -> None:
     cause = Finding(id="all-pairs", bound="bandwidth", share=0.2, where=HERE, named=True)
     one = Breakdown(**dict.fromkeys(Breakdown.__struct_fields__, 0))
     assert judged(cause, breakdown=(one,)).findings[0] == cause
+
+
+@pytest.mark.parametrize(("named", "share"), [(True, 0.52), (False, 0.0)])
+def test_a_mode_in_python_takes_what_the_operations_do_not(named: bool, share: float) -> None:
+    """Of 90 ms in the model 38 are in operations; what autograd's engine owns is Python in such a backward."""
+    cause = Finding(id="python-modes", bound="launch", share=0.0, where=HERE, named=named)
+    (one,) = (one for one in judged(cause, with_traces).findings if one.id == "python-modes")
+    assert one.share == pytest.approx(share) and one.cost_ms == (pytest.approx(52.0) if named else None)
+    assert ("the operations themselves take 38.0 ms" in one.evidence) is named

@@ -70,6 +70,16 @@ LOOP = {
     "gpu_phases": PHASES, "backlog_ms": 0.0,
 }  # fmt: skip
 LONG = LongSteps(frozenset({20, 40, 60}), usual_ms=5.0, long_ms=105.0, share=0.5, every=20)
+GROUPS = {
+    "optimizer": {
+        "groups": 246, "settings": 43, "tensors": 246, "differ": ("lr", "weight_decay"), "devices": ("cuda:0",),
+    },
+    "gpu_phases": PHASES, "gpu_paced": PHASES, "phases": PHASES, "backlog_ms": 0.0,
+}  # fmt: skip
+ACCUMULATES = {
+    "micro": (32.0, 1.0), "root": {"optimized": 9}, "phases": Phases(forward=4.0, backward=5.0, optimizer=1.0),
+    "more": {"backwards": 320, "forwards": 330, "optimizer_steps": 10},
+}  # fmt: skip
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -82,6 +92,14 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
     ("debug-switches", {"more": {"switches": ("profiler",)}}),
+    ("python-modes", {"more": {"dispatch_modes": ("DebugMode",)}, "root": {"modules": 60}}),
+    ("optimizer-groups", GROUPS),
+    (
+        "optimizer-groups",
+        {**GROUPS, "gpu_phases": None, "optimizer": {**GROUPS["optimizer"], "fused": True, "devices": ("cpu",)}},
+    ),
+    ("micro-batches", ACCUMULATES),
+    ("micro-batches", {**ACCUMULATES, "micro": (32.0, 64.0), "gpu_phases": PHASES, "gpu_paced": PHASES}),
     ("padding", {"root": {"padding": 0.6, "padding_of_all": 0.1}}),
     ("double-precision", {"root": {"dtypes": ("float64",), "double": 1.0}}),
     ("denormals", {"more": {"denormal": 0.2}}),
@@ -226,6 +244,30 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"loader": {"dataset": "TensorDataset", "batch_size": 4}},
         {"host": {"gc_ms": 0.2, "collections": 1}},
         {"more": {"switches": ("something else",)}},
+        {"more": {"function_modes": ("Calls",)}, "root": {"modules": 60}},
+        {"more": {"dispatch_modes": ("DebugMode",)}, "root": {"modules": 3}},  # of long operations
+        {
+            "more": {"dispatch_modes": ("DebugMode",)},
+            "root": {"modules": 60},
+            "gpu_phases": Phases(forward=9.0),
+            "backlog_ms": 20.0,
+        },
+        {**GROUPS, "optimizer": {**GROUPS["optimizer"], "settings": 200}},
+        {**GROUPS, "optimizer": {**GROUPS["optimizer"], "groups": 8, "settings": 2}},
+        {**GROUPS, "optimizer": {**GROUPS["optimizer"], "foreach": False}},
+        {**GROUPS, "optimizer": {**GROUPS["optimizer"], "builtin": False}},
+        {**GROUPS, "optimizer": {**GROUPS["optimizer"], "devices": ("cpu",)}},  # where each tensor is updated alone
+        {**GROUPS, "gpu_paced": Phases()},  # the device has more to do than to wait
+        {**ACCUMULATES, "micro": (3.0, 1.0)},
+        {**ACCUMULATES, "micro": (32.0, 64.0)},  # enough for a core
+        {**ACCUMULATES, "micro": (32.0, 64.0), "gpu_phases": PHASES, "gpu_paced": Phases()},
+        {**ACCUMULATES, "memory_bytes": 2 * GIB},
+        {**ACCUMULATES, "root": {"optimized": 9, "shapes": 5}},  # which do not stack
+        {**ACCUMULATES, "more": {**ACCUMULATES["more"], "forwards": 640}},  # two views, an episode
+        {**ACCUMULATES, "more": {**ACCUMULATES["more"], "forwards_each": 0.2}},  # a loss for each layer of one forward
+        {**ACCUMULATES, "more": {**ACCUMULATES["more"], "backwards": 20}},  # a cycle of several updates
+        {**ACCUMULATES, "more": {**ACCUMULATES["more"], "optimizers": (ADAM, ADAM)}},
+        {**ACCUMULATES, "more": {**ACCUMULATES["more"], "roots": (msgspec.structs.replace(ROOT, optimized=9),) * 2}},
         {"root": {"dtypes": ("float32", "float64"), "double": 1e-6}},
         {"root": {"padding": 0.2}},
         {"more": {"retained": 1.0, "backwards": 10, "optimizer_steps": 10}},
@@ -435,3 +477,44 @@ def test_a_finding_that_was_divided_counts_whole_for_the_bound() -> None:
     ]
     compute = Finding(id="compute", bound="compute", share=0.4)
     assert bound_of([parts[0], compute, parts[1]]) == bound_of([compute, *parts]) == "input"
+
+
+@pytest.mark.parametrize(
+    ("loop", "told"),
+    [
+        ("    model(x).sum().backward()", 4),
+        (
+            "    model(x).sum().backward()\n    if last(x):\n        clip_grad_norm_(w)\n        optimizer.step()",
+            4,
+        ),
+        ("    accelerator.backward(model(x))\n    optimizer.step()\n    optimizer.zero_grad()", 4),  # which skip most
+        ("    model(x).sum().backward()\n    clip_grad_norm_(weights, 1.0)", None),
+        ("    model.zero_grad()\n    model(x).sum().backward()", None),
+        ("    model(x).sum().backward()\n    kept += [p.grad.clone() for p in weights]", None),
+    ],
+)
+def test_gradients_that_are_wanted_of_each_sample_are_not_summed_over_more(
+    loop: str, told: int | None, tmp_path: Path
+) -> None:
+    """As in private training, where each is clipped."""
+    file = tmp_path / "train.py"
+    file.write_text(f"import torch\n\nfor x in batch:\n{loop}\noptimizer.step()\n")
+    found = findings_of(measured(**{**ACCUMULATES, "more": {**ACCUMULATES["more"], "argv": (str(file),)}}))
+    where = [one.where and one.where.line for one in found if one.id == "micro-batches"]
+    assert where == [] if told is None else where == [told]
+
+
+@pytest.mark.parametrize(
+    ("memory", "text"), [(64 * GIB, "all 32 rows at once in place of 32"), (12 * GIB, "4 micro-batches of 8 rows")]
+)
+def test_micro_batches_grow_as_far_as_memory_goes(memory: float, text: str) -> None:
+    (text_,) = (one.instead for one in findings_of(measured(**ACCUMULATES, memory_bytes=memory)) if one.named)
+    assert text in text_ and "BatchNorm" in text_
+
+
+def test_groups_come_before_launches_that_they_are_part_of() -> None:
+    paced = Phases(forward=2.0, backward=2.0, optimizer=4.0)
+    found = in_order(findings_of(measured(**{**GROUPS, "gpu_phases": paced, "gpu_paced": paced})))
+    assert [one.id for one in found][:2] == ["optimizer-groups", "launch"] and bound_of(found) == "launch"
+    assert found[0].share == pytest.approx((1 - 43 / 246) * 0.5)
+    assert '(one["lr"], one["weight_decay"])' in found[0].instead

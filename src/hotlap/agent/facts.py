@@ -248,6 +248,11 @@ class Script:
             "tensors": len(parameters),
             "fused": _flag(group.get("fused")),
             "capturable": _flag(group.get("capturable")),
+            "foreach": _flag(group.get("foreach", False)),
+            "groups": len(optimizer.param_groups),
+            "settings": 0,
+            "differ": [],
+            "stepped": self._places.caller(),
             "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
             "devices": sorted({str(p.device) for p in parameters}),
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
@@ -255,6 +260,17 @@ class Script:
             "matrix": matrix,
             "counters": 0,
         }
+        self._look_for_settings([optimizer])
+
+    def _look_for_settings(self, optimizers: Iterable[Any]) -> None:
+        """How many groups of an optimizer differ in a setting by now, at most, and which settings differ: a scheduler
+        may change each in its own way."""
+        for one in optimizers:
+            if (facts := self.optimizers.get(id(one))) is not None:
+                groups = [tuple(_setting(group.get(name)) for name in one.defaults) for group in one.param_groups]
+                if (settings := len({*groups})) >= facts["settings"]:
+                    each = zip(one.defaults, zip(*groups, strict=True), strict=True)
+                    facts |= {"settings": settings, "differ": [name for name, held in each if len({*held}) > 1]}
 
     def _look_for_counters(self, optimizers: Iterable[Any]) -> None:
         """Step counters on a device, where an update reads each of them; a state that was loaded may have put them
@@ -310,6 +326,7 @@ class Script:
             self._look_for_parts()
             self._look_for_hooks()
             self._look_for_counters(steps.optimizers)
+            self._look_for_settings(steps.optimizers)
             if self.device == "cpu":
                 agent.guard.spare(HABITS, self.habits.give_up, self.habits.held, steps.optimizers)
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
@@ -335,9 +352,12 @@ class Script:
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "switches": sorted(self.habits.switches),
+            "dispatch_modes": self.habits.modes("dispatch"),
+            "function_modes": self.habits.modes("function"),
             "recomputed": self.recomputed,
             "wasted": agent.wasted.facts,
             "retained": self.kept_graphs / max(1, self.looked_backwards),
+            "forwards_each": self.habits.forwards / max(1, self.looked_backwards),
             "denormal": self.habits.denormal,
             "hung": self.hung,
             "mode": kind,
@@ -399,6 +419,11 @@ def _integer(value: Any) -> int | None:
 
 def _flag(value: Any) -> bool | None:
     return None if value is None else bool(value)
+
+
+def _setting(value: Any) -> Any:
+    """To tell one from another without a look at what may lie on a device."""
+    return value if value is None or isinstance(value, (bool, int, float, str, tuple)) else id(value)
 
 
 def _cudnn() -> str | None:

@@ -1,9 +1,11 @@
-"""What scripts do that costs each step, and that can be asked of torch: switches for debugging, hooks, idle rows,
-padding, denormal numbers."""
+"""What scripts do that costs each step, and that can be asked of torch: switches for debugging, modes, hooks, idle
+rows, padding, denormal numbers."""
 
 import functools
 import itertools
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType
@@ -13,7 +15,7 @@ import torch
 
 from .guard import hook
 from .probe import mapped
-from .torch_internals import forward_hooks, profiler_on
+from .torch_internals import forward_hooks, function_mode_stack, mode_stack, profiler_on
 
 ROWS = 16_384
 """Of a matrix, from which its gradient is looked at for rows that are zero."""
@@ -34,6 +36,12 @@ MEASURED_DIMS = 3
 """Of what was measured, such as images and sounds; a mask has fewer, or is of booleans."""
 LONGEST_WINDOW = 25
 """Steps in a row, from which on a profiler that is on in all is not taken for one with a schedule."""
+WITHIN = 20
+"""Forwards that have to have been looked at, and of which a mode has to be on around half, to be told."""
+NOT_TOLD = re.compile(
+    r"hotlap\.|builtins$|torch\.(?!utils\.(flop_counter|_debug_mode)|distributed\.(_tools|tensor\.debug)|testing\.)"
+)
+"""Modules of modes that do what a script needs: a default device, compilers, checkpoints; and ours."""
 HABITS = hook("habits")
 
 
@@ -43,6 +51,10 @@ class Habits:
     def __init__(self) -> None:
         self.switches: set[str] = set()
         self.denormal = 0.0
+        self.forwards = 0
+        """With gradients, that were looked at."""
+        self._modes: Counter[tuple[str, str]] = Counter()
+        """Of these, those around which a mode was on, by what it sees and its class."""
         self._forwards: dict[int, int] = {}
         """Looked at, by module."""
         self._profiled = (0, 0)
@@ -63,6 +75,17 @@ class Habits:
             share, of_all = padding(leaves)
             facts["padding"] += (share - facts["padding"]) / seen
             facts["padding_of_all"] += (of_all - facts["padding_of_all"]) / seen
+
+    def within(self) -> None:
+        """Which modes are on around a forward."""
+        for sees, stack in (("dispatch", mode_stack()), ("function", function_mode_stack())) if self._looking else ():
+            kinds = {type(mode) for mode in stack if not NOT_TOLD.match(type(mode).__module__)}
+            self._modes.update((sees, kind.__name__.lstrip("_")) for kind in kinds)
+
+    def modes(self, sees: str) -> list[str]:
+        """Classes of those that were on around most forwards. sees: what they are told of."""
+        least = self.forwards / 2 if self.forwards >= WITHIN else math.inf
+        return sorted(name for (of, name), times in self._modes.items() if of == sees and times >= least)
 
     def held(self, optimizers: Iterable[Any]) -> None:
         """What optimizers hold."""

@@ -96,12 +96,16 @@ unwrapped: Final = _get("_C._functorch.get_unwrapped")
 tracing_state: Final = _get("_C._get_tracing_state", lambda: None)
 """None while nothing is traced by TorchScript. Lacking: None."""
 modes: Final = _get("_C._len_torch_dispatch_stack")
+"""How many dispatch modes are on. Lacking: looks at tensors and modes end; graph-training as below."""
 saved_hooks: Final = _get("_C._autograd._top_saved_tensors_default_hooks")
-"""Dispatch modes that are on, and hooks on what autograd saves. graph-training asks `missing_for_replays` first."""
+"""Hooks on what autograd saves. graph-training asks `missing_for_replays` first."""
 DispatchMode: Final = _get("utils._python_dispatch.TorchDispatchMode", object)
 """The class of a mode that sees ops. Lacking: it sees none."""
 mode_stack: Final = _get("utils._python_dispatch._get_current_dispatch_mode_stack", lambda: [None])
 """Modes that are on. Lacking: one that nobody knows, so that lines are not looked for by ours."""
+function_modes: Final = _get("_C._len_torch_function_stack", int)
+function_mode_stack: Final = _get("overrides._get_current_function_mode_stack", list)
+"""Modes that see torch's functions: how many are on, and which. Lacking: none is."""
 push_mode: Final = _get("utils._python_dispatch._push_mode")
 pop_mode: Final = _get("utils._python_dispatch._pop_mode")
 """Put one on the stack, or take it off. Lacking: the window of lines fails and is recorded; the profile ends."""

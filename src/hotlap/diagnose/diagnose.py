@@ -31,6 +31,7 @@ from .steps import (
     growth,
     mean_known,
     mean_phases,
+    micro_batches,
     on_clock,
     phases_of_all,
     spread,
@@ -145,7 +146,7 @@ def _verdict(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
         None if _left_out(first.steps) else growth(steady.numbered, piled), memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy, long,
+        gpus.busy, long, micro_batches(usual),
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])

@@ -27,7 +27,8 @@ from hotlap.trace.tables import Trace
 
 from .causes import ELEMENTS
 from .diagnose import diagnose
-from .findings import compute, expert_loop, own_graph, replaced
+from .findings import compute, expert_loop, own_graph, python_modes, replaced
+from .findings._base import MODEL
 from .known_ops import known_ops
 from .offloads import with_memory
 from .sampled import WITH_ITS_BACKWARD
@@ -102,7 +103,8 @@ def with_traces(
     findings = tuple(map(_without_untold, diagnosis.findings))
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
     if not any(rank.breakdown for rank in traces.ranks):
-        named = [_with_ops(finding, traces) for finding in diagnosis.findings]
+        phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
+        named = [_beside_ops(_with_ops(one, traces), traces, phases, diagnosis.step_ms) for one in diagnosis.findings]
         named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms), *small_ops(traces.ranks[0], named)]
         ordered = tuple(in_order(named))
         return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
@@ -260,3 +262,15 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "
         "moving data and issuing small operations the rest",
     )
+
+
+def _beside_ops(finding: Finding, traces: TraceReport, model_ms: float, step_ms: float) -> Finding:
+    """Modes in Python with what they take at most: what the model takes beside the operations themselves."""
+    rank = traces.ranks[0]
+    took = [row.ns for row in rank.model if "::" in row.name and not row.name.startswith("autograd::")]
+    if finding.id != python_modes.ID or not finding.named or not took:
+        return finding
+    own_ms = sum(took) / rank.window.count / 1e6
+    cost = max(0.0, model_ms - own_ms)
+    said = f"{finding.evidence}; of the model's {ms(model_ms)} the operations themselves take {ms(own_ms)}"
+    return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), cost_ms=cost, evidence=said)

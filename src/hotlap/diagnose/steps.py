@@ -170,6 +170,12 @@ def block_length(steps: int, period: int = 1) -> int:
     return max(1, steps // BLOCKS, min(max(period, LEAST_BLOCK), steps // 3))
 
 
+def micro_batches(steps: Sequence[Step]) -> tuple[float, float] | None:
+    """Losses that go backward in a step, where there are several, and rows of each; medians."""
+    known = [(len(step.losses), step.samples / len(step.losses)) for step in steps if step.losses and step.samples]
+    return (median(times for times, _ in known), median(rows for _, rows in known)) if known else None
+
+
 def spread(walls: Sequence[float]) -> Spread:
     """Deciles of the step times, ms."""
     low, middle, high = (float(x) for x in np.quantile(walls, (0.1, 0.5, 0.9)))

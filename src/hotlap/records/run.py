@@ -345,8 +345,10 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
-    name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable: the
-    option of torch's optimizers, None: left to torch. sparse: some gradient was sparse. devices, dtypes: of its
+    name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable, foreach: the
+    option of torch's optimizers, None: left to torch. groups: number of its parameter groups; settings: of those that
+    differ in a setting, at most, from its first step on, differ: which settings do then. stepped: file, line and
+    function of the user's code that made its first step. sparse: some gradient was sparse. devices, dtypes: of its
     tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
     though it is neither fused nor capturable.
@@ -357,6 +359,11 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     tensors: int
     fused: bool | None = None
     capturable: bool | None = None
+    foreach: bool | None = None
+    groups: Count = 0
+    settings: Count = 0
+    differ: tuple[str, ...] = ()
+    stepped: tuple[str, int, str] | None = None
     sparse: bool = False
     devices: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
@@ -472,10 +479,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: the process's id. world: number of ranks. argv: the script's arguments. cudnn, nccl: versions, where CUDA was
     used. capability: the CUDA device's compute capability. threads: that torch computes with on the CPU. tf32_matmul,
-    cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in
-    bfloat16. switches: for debugging, that were on in a step of the loop: `detect_anomaly`,
-    `fill_uninitialized_memory`, `CUDA_LAUNCH_BLOCKING`, `set_sync_debug_mode`, `profiler`. seeded: the script seeds
-    torch itself.
+    cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in bfloat16.
+    switches: for debugging, that were on in a step of the loop: `detect_anomaly`, `fill_uninitialized_memory`,
+    `CUDA_LAUNCH_BLOCKING`, `set_sync_debug_mode`, `profiler`. dispatch_modes, function_modes: classes of modes in
+    Python that were on around half of the forwards with gradients or more, and are told of torch's operations, or of
+    calls of its functions. seeded: the script seeds torch itself.
 
     mode: whether it trains. samples_from: what tells the rows of a step. forwards: number seen, in steps that were
     looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
@@ -484,7 +492,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     the script's own. recomputed: calls of modules that were seen inside a backward, in the first steps, as
     torch.utils.checkpoint makes them. denormal: share (0 to 1) of denormal numbers in an input of the model or a tensor
     that an optimizer holds, of the tensor with most, on the CPU. retained: share (0 to 1) of the backwards that were
-    looked at that kept their graph for another one. hung: the wait for a batch in which the loop ended.
+    looked at that kept their graph for another one. forwards_each: forwards with gradients for each backward, of those
+    that were looked at (None: of an older hotlap). hung: the wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. imported: at the end, folders of installed packages with the first names of what was imported
@@ -510,8 +519,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cudnn_benchmark: bool = False
     deterministic: bool = False
     switches: tuple[str, ...] = ()
+    dispatch_modes: tuple[str, ...] = ()
+    function_modes: tuple[str, ...] = ()
     recomputed: Count = 0
     retained: float = 0.0
+    forwards_each: float | None = None
     wasted: WastedFacts | None = None
     denormal: float = 0.0
     hung: Hung | None = None

@@ -25,7 +25,7 @@ from ..habits import HABITS
 from ..probe import leaves, mapped, nudge, random_state, redraw
 from ..seams import Forward
 from ..steps import BY_HAND, INFERENCE, Steps
-from ..torch_internals import CALL, CALL_CODE, IMPL, tracing_state, usual_call
+from ..torch_internals import CALL, CALL_CODE, IMPL, function_modes, modes, tracing_state, usual_call
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -361,6 +361,11 @@ class Root(Watched):
             self._describe(training, args, kwargs)
         if self.agent.probe.active and training and steps.backwards == 0:
             self.random = random_state()
+        if training:
+            habits = self.agent.script.habits
+            habits.forwards += 1
+            if modes() or function_modes():
+                self.guard.spare(HABITS, habits.give_up, habits.within)
         rows = None if steps.loader_rows or not training else _rows(args, kwargs)
         steps.forward_begin(self.key, training, evaluating, rows)
 
