@@ -25,6 +25,11 @@ def collect(conn):
     return conn.recv()
 def rollout(env):
     yield env.step(action)
+def logged(rows):
+    for row in rows:
+        yield row
+        print(row)
+        writer.add_scalar("loss", loss)
 """
 HEAD, FIRST, MAKES, TRAINS = (0, 6, "main"), (0, 7, "main"), (0, 4, "batches"), (0, 8, "main")
 SLEEPS, RECEIVES, STEPS = (0, 11, "collect"), (0, 12, "collect"), (0, 14, "rollout")
@@ -53,6 +58,8 @@ def said(file: Path, rows: tuple[SampledPath, ...]) -> dict[str, Any]:
         ((HEAD, MAKES), "", {"iterator": "enumerate(range(draw()))"}, "unknown"),
         ((HEAD, MAKES), "", {"iterator": "enumerate(zip(range(9), batches(rows)))"}, "input"),
         ((HEAD, STEPS), "gymnasium.Env.step", {}, "unknown"),  # an environment's time
+        ((HEAD, (0, 18, "logged")), "", {}, "unknown"),  # a generator that logs
+        ((HEAD, (0, 19, "logged")), "", {}, "unknown"),
         ((FIRST, SLEEPS), "", {}, "input"),
         ((FIRST, RECEIVES), "multiprocessing.Connection._recv", {}, "input"),
         ((FIRST,), "threading.Condition.wait", {"first": "x, y = self.queue.get()"}, "input"),

@@ -13,6 +13,7 @@ from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.profile import SampledPath, Samples, UserFrame
 
 from .source import calls_in, function_at, name_of, parsed, statements_at
+from .statements import cause_at
 
 TRAINS: Final = frozenset({"backward", "optimizer"})
 MODEL: Final = TRAINS | {"forward"}
@@ -21,8 +22,11 @@ NEXT_TO_NONE: Final = 0.1
 """Of a line's time, in which a model may run under it."""
 BLOCKS: Final = re.compile(r"(multiprocessing|queue|selectors|socket|threading)\.")
 """Where a thread waits for another one, or for a process."""
-SHOWS: Final = re.compile(r"(tqdm|rich|progressbar)\.")
-"""Iterators that only show how far they are."""
+NO_BATCHES: Final = frozenset({
+    "barrier", "checkpointing", "collect", "empty-cache", "environment", "exchange-in-loop", "logging",
+    "metric-on-host", "read-value",
+})  # fmt: skip
+"""Causes of what a generator may do beside making batches, as one that logs."""
 GETS: Final = frozenset({"get", "get_nowait", "recv", "recv_bytes"})
 ENVIRONMENT: Final = frozenset({"step", "reset"})
 
@@ -37,7 +41,7 @@ def trained_at(samples: Samples) -> frozenset[Place]:
 def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collection[Place]) -> list[SampledPath]:
     """What is sampled of the loop's own code while it asks for its next batch. trained: as `trained_at`."""
     rows = _known(paths, files) if trained else []
-    own = [row for row in rows if row[0] == "other" and row[1] and not SHOWS.match(row[2])]
+    own = [row for row in rows if row[0] == "other" and row[1]]
     took, ran = _under(own), _under([row for row in rows if row[0] in MODEL])
     asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(_place(files, one), trained)}
     return [row for row in own if _is_asking(row, files, asks)]
@@ -70,13 +74,16 @@ def _known(paths: Sequence[SampledPath], files: Sequence[str]) -> list[SampledPa
 
 
 def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFrame]) -> bool:
-    """Whether a row is under one of these frames, or waits for what is handed over; not for an environment's step."""
+    """Whether a row is under one of these frames, or waits for what is handed over, and does nothing else there."""
     path = row[1]
     at = next((at for at, one in enumerate(path) if one in asks), None)
     if at is None and not _takes(_place(files, path[-1]), row[2]):
         return False
+    cause = cause_at(_place(files, path[-1]), device=True, ranks=2, inside=row[2])
+    if cause is not None and cause.id in NO_BATCHES:
+        return False
     inner = path[-1:] if at is None else path[at + 1 :]
-    return not any(_is_environment(_place(files, one)) for one in inner)
+    return not any(_is_else(_place(files, one)) for one in inner)
 
 
 def _under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
@@ -125,12 +132,12 @@ def _got(node: ast.AST) -> set[str]:
     return {ast.unparse(one.value) for one in calls if isinstance(one.value, (ast.Name, ast.Attribute))}
 
 
-def _is_environment(place: Place) -> bool:
-    """Whether a line steps an environment, or is of its own `step`."""
+def _is_else(place: Place) -> bool:
+    """Whether a line prints, steps an environment, or is of its own `step`."""
     held = statements_at(place)
-    calls = calls_in(held[0]) if held and not _is_block(held[0]) else ()
-    stepped = any(name_of(call).split(".")[-1] in ENVIRONMENT and call.args for call in calls)
-    return stepped or (place.function or "").split(".")[-1] in ENVIRONMENT
+    calls = [call for call in calls_in(held[0]) if call.args] if held and not _is_block(held[0]) else []
+    called = {name_of(call).split(".")[-1] for call in calls}
+    return bool(called & (ENVIRONMENT | {"print"})) or (place.function or "").split(".")[-1] in ENVIRONMENT
 
 
 def _is_block(node: ast.stmt) -> bool:
