@@ -196,8 +196,8 @@ KNOWN: Final = (
         "torch takes it where no library has a kernel, as for float64, and on one thread of a CPU for 1x1 convolutions "
         "of fewer than 16 samples",
         "float32, bf16 or fp16 in place of float64, without dilation in three dimensions, on contiguous tensors; a 1x1 "
-        "one that comes right after an upsampling: before it, on fewer pixels, the same but for rounding "
-        "(`F.interpolate(self.conv(x), ...)`)",
+        "one before an upsampling, not right after it (`F.interpolate(self.conv(x), ...)`): fewer pixels, and the same "
+        "result but for rounding",
         "compute",
     ),
     _known(
