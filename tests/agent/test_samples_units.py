@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,19 @@ def test_other_threads_of_python_are_told_with_what_they_ran() -> None:
     beside = {function.rsplit(".", 1)[-1]: ran for _, _, function, ran in samples.document()["beside"]}
     assert set(beside) == {"spins", "waits"}
     assert 0 <= beside["waits"] < beside["spins"]
+
+
+def test_all_frames_of_the_user_s_are_kept() -> None:
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+
+    def spin() -> Iterator[int]:
+        while samples.looks < 10:
+            yield sum(range(1000))
+
+    with samples.watching():
+        for _ in spin():
+            pass
+    document = samples.document()
+    assert sum(row[3] for row in document["paths"]) == pytest.approx(sum(row[5] for row in document["lines"]))
+    functions = {tuple(one[2].split(".")[-1] for one in path) for _, path, _, _ in document["paths"]}
+    assert any(of[-2:] == ("test_all_frames_of_the_user_s_are_kept", "spin") for of in functions)

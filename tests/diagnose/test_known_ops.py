@@ -57,6 +57,19 @@ def test_a_matrix_that_is_decomposed(op: str) -> None:
     assert known_ops(on_a_device(op, 12 * MS), (BANDWIDTH,), step_ms=10.0)[0].id == "decomposition"
 
 
+def test_a_1x1_convolution_of_few_samples_on_one_thread_is_torch_s_own() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.profiler.profile() as profile:
+            torch.nn.Conv2d(8, 3, 1)(torch.ones(2, 8, 9, 9))
+    finally:
+        torch.set_num_threads(threads)
+    (op,) = (one.key for one in profile.key_averages() if "slow_conv" in one.key)
+    told = known_ops(on_the_cpu(op, 12 * MS), (COMPUTE,), step_ms=10.0)[0]
+    assert told.id == "slow-convolution" and "before an upsampling" in told.instead
+
+
 def test_no_operation_is_of_two() -> None:
     for name in {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}:
         assert sum(known.ops.fullmatch(name) is not None for known in KNOWN) <= 1, name

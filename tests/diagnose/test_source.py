@@ -40,6 +40,9 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("z = torch.mm(torch.mm(torch.diag(x), y), batch)", "diagonal-product", "d[:, None] * A * d"),
         ("z = torch.diag_embed(x) @ y", "diagonal-product", "by broadcasting"),
         ("at = np.random.choice(n, 5, p=weights)", "weighted-draw", "np.searchsorted"),
+        ("at = np.random.choice(n, 5, replace=False, p=weights)", "weighted-draw", "np.searchsorted"),
+        ("at = np.random.choice(n, 5, replace=False)", "draw-without-repetition", "shuffle=False"),
+        ("at = self.rng.choice(n, 5, False)", "draw-without-repetition", "default_rng"),
         ("json.dump(history, file)", "logging", "json.dump(history, file)"),
         ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
         ("row = self.table.iloc[at]", "rows-of-a-table", "in place of `self.table.iloc[at]`"),
@@ -65,6 +68,11 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
     found = cause_at(at(tmp_path, f"def f(batch, model, x, y):\n    {statement}".replace("\n    p", "\n        p")
                         .replace("\n    a", "\n        a"), 2), device=True)  # fmt: skip
     assert found is not None and found.id == cause and change in found.instead and "{it}" not in found.instead
+
+
+@pytest.mark.parametrize("given", ["replace=True", "replace=False, shuffle=False", "replace=again"])
+def test_a_draw_that_may_be_cheap_is_no_cause(given: str, tmp_path: Path) -> None:
+    assert cause_at(at(tmp_path, f"rows = rng.choice(n, 5, {given})\n", 1)) is None
 
 
 def test_a_long_call_is_shown_by_its_name(tmp_path: Path) -> None:

@@ -107,6 +107,25 @@ def test_idle_time_becomes_the_finding_of_its_cause(cause: str, bound: str) -> N
     assert found[0].where == HERE and found[0].why and found[0].instead and found[0].evidence
 
 
+@pytest.mark.parametrize(
+    ("count", "doing", "phases", "bound"),
+    [
+        (2, "", ("forward",), "unknown"),
+        (2, "hotlap:other", ("forward",), "unknown"),
+        (2, "hotlap:optimizer", ("forward",), "launch"),
+        (200, "", ("forward",), "launch"),  # what lies between operations, as a loss's
+        (2, "", (), "launch"),  # where the model is is not known
+    ],
+)
+def test_idle_time_of_the_loop_s_own_code_is_no_wait_for_launches(
+    count: int, doing: str, phases: tuple[str, ...], bound: str
+) -> None:
+    of_the_loop = msgspec.structs.replace(gap("python", 12), count=count, doing=doing)
+    glue = msgspec.structs.replace(gap("python", 8), doing="hotlap:backward")
+    (found,) = findings_of(answers(gaps=(of_the_loop, glue), annotations=tuple(map(labelled, phases))))
+    assert (found.id, found.bound) == ("host-code", bound)
+
+
 def test_idle_time_is_scaled_to_the_step_without_the_profiler() -> None:
     """Of 10 ms idle in a step of 50, 5 are left in one of 45: the busy 40 are not the profiler's doing."""
     found = findings_of(answers(gaps=(gap("input", 20),), unprofiled_ms=45.0))
@@ -376,14 +395,38 @@ def test_busy_time_is_divided_into_arithmetic_with_and_without_tensor_cores_and_
     assert found["bandwidth"].share == pytest.approx(0.1)
 
 
-def test_a_vocabulary_that_is_odd_is_to_be_padded() -> None:
-    for found, cores in (("compute", True), ("no-tensor-cores", False)):
-        row = op("compute", 20, cores, "bf16")
-        sizes = [msgspec.structs.replace(row, shape=f"[8, {size}]") for size in (50257, 50304)]
-        says = [findings_of(answers(roofline=(one,)))[0] for one in sizes]
-        assert [one.id for one in says] == [found, found]
-        assert says[0].instead.startswith("the vocabulary padded from 50257 to a multiple of 64; ")
-        assert "padded" not in says[1].instead
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "of_peak", "told"),
+    [
+        (
+            "aten::mm",
+            "[8192, 512] [512, 50257]",
+            "bf16",
+            0.2,
+            "50257, a layer's width or a vocabulary's, padded to 50304",
+        ),
+        ("aten::addmm", "[512] [8192, 363] [363, 512]", "fp16", 0.1, "363, a layer's width"),
+        ("aten::mm", "[8192, 512] [512, 362]", "tf32", 0.2, "padded to 384"),
+        ("aten::mm", "[8192, 512] [512, 364]", "tf32", 0.2, ""),  # 16 bytes
+        ("aten::mm", "[8192, 512] [512, 50304]", "bf16", 0.2, ""),
+        ("aten::mm", "[512, 8191] [8191, 512]", "bf16", 0.2, ""),  # a batch's rows, which lie apart
+        ("aten::addmm", "[512] [8191, 512] [512, 512]", "bf16", 0.2, ""),
+        ("aten::mm", "[8192, 512] [512, 50257]", "bf16", 0.8, ""),  # fast all the same
+        ("aten::mm", "[8192, 512] [512, 50257]", "fp32", 0.2, ""),  # not on the tensor cores
+        ("aten::mm", "[8192, 512] [512, 10]", "bf16", 0.01, ""),
+    ],
+)
+def test_a_dimension_that_fast_kernels_do_not_take_is_to_be_padded(
+    name: str, shape: str, dtype: str, of_peak: float, told: str
+) -> None:
+    for cores, found in ((True, "compute"), (False, "no-tensor-cores")):
+        row = msgspec.structs.replace(op("compute", 20, cores, dtype), op=name, shape=shape, of_peak=of_peak)
+        (one,) = findings_of(answers(roofline=(row,)))
+        assert one.id == found and ("padded" in one.instead) is bool(told) and told in one.instead
+    (one,) = findings_of(answers(roofline=(row := msgspec.structs.replace(row, tensor_cores=True),)))
+    assert ("is no multiple of" in one.evidence) is bool(told)
+    others = op("compute", 90, True, "bf16")  # of which it is a small part
+    assert "padded" not in findings_of(answers(roofline=(row, others)))[0].instead
 
 
 def test_of_kernels_without_sizes_those_move_data_whose_names_say_so() -> None:

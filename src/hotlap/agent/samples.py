@@ -68,6 +68,8 @@ class Samples:
         self.guarded = guarded
         self.places = Places()
         self.ns: dict[Key, int] = {}
+        self.paths: dict[tuple[Any, ...], int] = {}
+        """The same by phase, all frames of the user's (MOST_FRAMES), and the function that it is in."""
         self.looks = 0
         self.own_ns = 0
         self.left_out_ns = 0
@@ -89,6 +91,7 @@ class Samples:
             "looks": self.looks,
             "files": self.places.files,
             "lines": [[*key, ns / 1e6] for key, ns in rows],
+            "paths": self._by_path(),
             "beside": [
                 [*seen.most_common(1)[0][0], self._used.get(thread, 0.0)]
                 for thread, seen in self._beside.items()
@@ -98,6 +101,10 @@ class Samples:
             "own_ms": self.own_ns / 1e6,
             "taking_over_ms": self.taking_over_ns / 1e6,
         }
+
+    def _by_path(self) -> list[list[Any]]:
+        rows = sorted(self.paths.items(), key=lambda item: -item[1])
+        return [[phase, list(path), inside, ns / 1e6] for (phase, path, inside), ns in rows]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -158,12 +165,18 @@ class Samples:
             return
         self.taking_over_ns += ns * self._takes_over
         leaf = code.co_qualname
-        place: Place = self.places.innermost_of(stack, through_backward=True) or (-1, 0, "")
+        path = tuple(self.places.all_of(stack)[-MOST_FRAMES:])
+        place: Place = path[-1] if path else (-1, 0, "")
         key = (self.phase(), *place, "" if leaf == place[2] else package_of(code.co_filename) + leaf)
+        self._add((key[0], path, key[-1]), ns)
         if key in self.ns or len(self.ns) < MOST:
             self.ns[key] = self.ns.get(key, 0) + ns
         else:
             self.left_out_ns += ns
+
+    def _add(self, path: tuple[Any, ...], ns: int) -> None:
+        if path in self.paths or len(self.paths) < MOST:
+            self.paths[path] = self.paths.get(path, 0) + ns
 
     def _is_own(self, stack: list[Call]) -> bool:
         """Whether it is hotlap's own work, such as a write of its records, which is in Python's own code: it comes
@@ -196,7 +209,6 @@ class LongSteps(Samples):
         longer, least_ms = FAR_LONGER
         self.least_ns = max(longer * usual_ns, least_ms * 1e6)
         self.began, self.write = began, write
-        self.paths: dict[tuple[Any, ...], int] = {}
         self.usual: set[Place] = set()
         self.usual_looks = 0
         self._looking = threading.Thread(target=guarded, args=(self._run,), name="hotlap-samples", daemon=True)
@@ -212,11 +224,10 @@ class LongSteps(Samples):
 
     def document(self) -> dict[str, Any]:
         """Plain lists, as the file holds them; the most time first."""
-        rows = sorted(self.paths.items(), key=lambda item: -item[1])
         return {
             "looks": self.looks,
             "files": self.places.files,
-            "lines": [[phase, list(path), inside, ns / 1e6] for (phase, path, inside), ns in rows],
+            "lines": self._by_path(),
             "usual": sorted(self.usual),
         }
 
@@ -253,9 +264,7 @@ class LongSteps(Samples):
         path = tuple(self.places.all_of(stack)[-MOST_FRAMES:])
         code = stack[0][0]
         inside = "" if path and code.co_qualname == path[-1][2] else package_of(code.co_filename) + code.co_qualname
-        key = self.phase(), path, inside
-        if key in self.paths or len(self.paths) < MOST:
-            self.paths[key] = self.paths.get(key, 0) + ns
+        self._add((self.phase(), path, inside), ns)
 
     def _say(self) -> int:
         self.write(self.document())

@@ -54,6 +54,18 @@ class Known:
         return (name.split(".")[-1] in self.ends or name in self.whole) and self.tells(call)
 
 
+def _weighted(call: ast.Call) -> bool:
+    return any(one.arg in {"p", "weights"} for one in call.keywords) or len(call.args) > 3
+
+
+def _without_repetition(call: ast.Call) -> bool:
+    """Whether it draws rows so, all alike, with a function that permutes them all."""
+    given = {one.arg: one.value for one in call.keywords}
+    replaces = call.args[2] if len(call.args) == 3 else given.get("replace")
+    no = isinstance(replaces, ast.Constant) and replaces.value is False
+    return no and not _weighted(call) and "shuffle" not in given
+
+
 def of_many(call: ast.Call) -> bool:
     """Whether something is made a tensor that is no number: a name, a list."""
     return bool(call.args) and not isinstance(call.args[0], (ast.Constant, ast.UnaryOp, ast.BinOp))
@@ -214,14 +226,25 @@ KNOWN: Final = (
     ),
     Known(
         Cause(
+            "draw-without-repetition",
+            "rows are drawn without repetition, by a permutation of all of them",
+            "`replace=False` of numpy.random permutes all rows at each call, however few it draws",
+            "`rng.choice(n, k, replace=False, shuffle=False)` of `rng = np.random.default_rng()`, which makes k "
+            "numbers; or `rng.integers(n, size=k)` where a row may come twice",
+        ),
+        ends=("choice",),
+        tells=_without_repetition,
+    ),
+    Known(
+        Cause(
             "weighted-draw",
-            "rows are drawn by weights or without repetition, one draw at a time",
-            "each draw goes through the whole table of weights or rows again",
+            "rows are drawn by weights, one draw at a time",
+            "each draw goes through the whole table of weights again",
             "draw for many batches in one call (`size=`, `torch.multinomial`), or keep the sums: "
             "`np.searchsorted(cumulative, rng.random(n))`",
         ),
         ends=("choice", "multinomial", "choices"),
-        tells=lambda call: any(one.arg in {"p", "weights", "replace"} for one in call.keywords) or len(call.args) > 3,
+        tells=_weighted,
     ),
     Known(
         Cause(

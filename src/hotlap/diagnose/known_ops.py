@@ -203,9 +203,12 @@ KNOWN: Final = (
     _known(
         "slow-convolution",
         r"_?slow_conv\w*|SlowConv\w+Backward\d",
-        "a convolution for which no library has a kernel",
-        "it copies each window out and multiplies matrices, sample by sample",
-        "float32, bf16 or fp16 in place of float64, without dilation in three dimensions, on contiguous tensors",
+        "a convolution runs in torch's own kernel, sample by sample",
+        "torch takes it where no library has a kernel, as for float64, and on one thread of a CPU for 1x1 convolutions "
+        "of fewer than 16 samples",
+        "float32, bf16 or fp16 in place of float64, without dilation in three dimensions, on contiguous tensors; a 1x1 "
+        "one before an upsampling, not right after it (`F.interpolate(self.conv(x), ...)`): fewer pixels, and the same "
+        "result but for rounding",
         "compute",
     ),
     _known(

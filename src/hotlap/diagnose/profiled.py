@@ -173,7 +173,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     seen = sum(one.share for one in traces.findings if one.id == "input")
     if finding.id == "input" and finding.share > SELDOM * seen:
         return finding
-    if finding.bound in bounds or bounds & INSTEAD.get(finding.id, frozenset()):
+    if finding.bound in bounds - {"unknown"} or bounds & INSTEAD.get(finding.id, frozenset()):
         return None
     if finding.id == "compute":
         share = min(finding.share, max(_computing_ms(rank) for rank in traces.ranks) / step_ms)

@@ -15,6 +15,7 @@ from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame,
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
+from .batches import asking, bound_of_batches, trained_at
 from .causes import (
     CELL,
     CROSS_ENTROPY,
@@ -113,6 +114,8 @@ def with_samples(
             or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
         )
     )
+    if diagnosis.ranks == 1:  # else it may be gradients that another rank sends
+        findings = tuple(map(bound_of_batches(main), findings))
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         causes = tuple(_of_the_model(findings, samples, device, diagnosis.ranks))
         findings = (*causes, *(_without(one, causes) for one in findings))
@@ -122,10 +125,10 @@ def with_samples(
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
 
 
-def with_long_steps(diagnosis: Diagnosis, samples: LongSamples) -> Diagnosis:
+def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples | None = None) -> Diagnosis:
     """The verdict with the line and the cause of steps that take much longer than the others: from the loop on, the
     innermost line that most of their time is under and that other steps do not come to; where they come to all of
-    these, the innermost."""
+    these, the innermost. others: of steps that are not long."""
     own = [row for row in samples.lines if row[0] == "other" and all(one[0] < len(samples.files) for one in row[1])]
     own = [row for row in own if row[1]]  # else the loop is over, and Python ends
     total = sum(row[3] for row in own)
@@ -152,6 +155,8 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples) -> Diagnosis:
         return diagnosis
     where = Place(file=samples.files[at[0]], line=at[1], function=at[2])
     cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
+    asked = asking(samples.lines, samples.files, trained_at(others)) if others is not None else ()
+    asks = sum(row[3] for row in asked) >= MOSTLY_THERE * total
 
     def told(one: Finding) -> Finding:
         if one.id != "long-steps":
@@ -159,10 +164,12 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples) -> Diagnosis:
         why = one.why.replace(f"; {WITHOUT_A_PROFILE}", "")
         alone = ", which others do not reach" if rare else ""
         evidence = f"{one.evidence}; {share:.0%} of their own code's time is under this line{alone}"
-        found = msgspec.structs.replace(one, where=where, why=why, evidence=evidence)
+        found = msgspec.structs.replace(
+            one, where=where, why=why, evidence=evidence, bound="input" if asks else one.bound
+        )
         if cause is None:
             return found
-        bound = one.bound if cause.bound == "unknown" else cause.bound
+        bound = found.bound if cause.bound == "unknown" else cause.bound
         return msgspec.structs.replace(_with(found, cause), title=f"{one.title}: {cause.title}", bound=bound)
 
     findings = tuple(map(told, diagnosis.findings))

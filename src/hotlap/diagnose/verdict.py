@@ -62,9 +62,10 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             rank = _looked_at(run, traces.balance)
             facts = rank.facts
             found = with_traces(found, traces, Measured.place_of(facts.feeding) if facts else None, facts)
+        samples = rank.document(Samples)
         if (long := rank.document(LongSamples)) is not None:
-            found = with_long_steps(found, long)
-        if (samples := rank.document(Samples)) is not None:
+            found = with_long_steps(found, long, samples)
+        if samples is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(
                 found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank), _feeding(rank)

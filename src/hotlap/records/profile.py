@@ -90,6 +90,11 @@ class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
     handed_over_ms: Ms = 0.0
 
 
+SampledPath = tuple[str, tuple[UserFrame, ...], str, Ms]
+"""Phase; frames of the user's, the outermost first; the function that the thread was in with its package, where that is
+not the user's; ms over all steps."""
+
+
 class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread in steps that take much longer than those that were sampled.
 
@@ -100,7 +105,7 @@ class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     looks: Count = 0
     files: tuple[str, ...] = ()
-    lines: tuple[tuple[str, tuple[UserFrame, ...], str, Ms], ...] = ()
+    lines: tuple[SampledPath, ...] = ()
     usual: tuple[UserFrame, ...] = ()
 
 
@@ -112,13 +117,15 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     function; the function that the thread was in with its package, where that is not the user's; ms over all steps.
     left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code. taking_over_ms: of the data
     phase, while this thread or another took tensors over from another process, as the one that pins memory does.
-    beside: other threads of Python in the user's source.
+    paths: the same time as in lines with all frames of the user's, as in `LongSamples`. beside: other threads of Python
+    in the user's source.
     """
 
     steps: Count = 0
     looks: Count = 0
     files: tuple[str, ...] = ()
     lines: tuple[SampledLine, ...] = ()
+    paths: tuple[SampledPath, ...] = ()
     left_out_ms: Ms = 0.0
     own_ms: Ms = 0.0
     taking_over_ms: Ms = 0.0

@@ -16,9 +16,12 @@ MANY_WAITS: Final = 8
 """A step, in one function."""
 Inside = tuple[str, str | int | None]
 """File, and function or line."""
-VOCABULARY, ALIGNED, TILE = 4096, 8, 64
-"""A dimension from which a product is taken for that of a head over a vocabulary, what it had better divide by, and
-what it is best padded to."""
+ALIGNED: Final = {"bf16": 8, "fp16": 8, "tf32": 4}
+"""What the fast kernels of a type want contiguous dimensions to be multiples of: 16 bytes (NVIDIA's Deep Learning
+Performance Guide)."""
+TILE, SLOW, NOTABLE = 64, 0.5, 0.2
+"""What dimensions are best padded to; of the peak, what a product reaches at most that does not fit; of the products'
+time, what those take at least that are told."""
 
 
 def idle(answers: RankTrace, *causes: str) -> list[Gap]:
@@ -110,16 +113,30 @@ def doing(gaps: Sequence[Gap], most: int = 3) -> str:
     return ", ".join(list(names)[:most])
 
 
-def odd_vocabulary(row: OpRoofline) -> int | None:
-    """The dimension of a product over a vocabulary that fast kernels do not take; None where there is none."""
-    if row.op not in PRODUCTS or row.dtype not in {"bf16", "fp16", "tf32"}:
-        return None
-    return next((n for n in map(int, re.findall(r"\d+", row.shape)) if n >= VOCABULARY and n % ALIGNED), None)
+def unaligned(rows: Sequence[OpRoofline]) -> tuple[int, int] | None:
+    """The contiguous dimension because of which most of a notable part of slow products run on kernels that take any
+    size, and what it had better be a multiple of. The first dimension of a product is that of rows, as a batch's, and
+    the last one of its second operand lies contiguous in its result; in a layer's forward both are the layer's own."""
+    found: Counter[tuple[int, int]] = Counter()
+    for row in rows:
+        by, sizes = ALIGNED.get(row.dtype, 1), re.findall(r"\[([^]]*)\]", row.shape)
+        if row.op not in PRODUCTS or not sizes or (row.of_peak is not None and row.of_peak >= SLOW):
+            continue
+        dims = [int(n) for n in re.findall(r"\d+", sizes[-1])]
+        own = dims if row.op in {"aten::addmm", "aten::linear"} else dims[-1:]
+        found.update({(n, by): row.ns for n in own if n > TILE and n % by})
+    most = max(found, key=lambda one: found[one], default=None)
+    return most if most and found[most] >= NOTABLE * sum(row.ns for row in rows) else None
 
 
-def padded(odd: int | None) -> str:
-    """What to do about such a dimension."""
-    return f"the vocabulary padded from {odd} to a multiple of {TILE}; " if odd else ""
+def no_multiple(odd: tuple[int, int] | None) -> str:
+    """What is said of such a dimension."""
+    return f"; {odd[0]} is no multiple of {odd[1]}" if odd else ""
+
+
+def padded(odd: tuple[int, int] | None) -> str:
+    """What to do about it."""
+    return f"{odd[0]}, a layer's width or a vocabulary's, padded to {-(-odd[0] // TILE) * TILE}; " if odd else ""
 
 
 def predicted_ms(answers: RankTrace, change: str) -> float | None:

@@ -2,9 +2,13 @@
 
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
-from hotlap.records.trace import RankTrace
+from hotlap.records.trace import Gap, RankTrace
 
 from ._base import doing, idle, idle_ms, place, share, total
+
+MODEL = ("hotlap:forward", "hotlap:backward", "hotlap:optimizer", "Optimizer.")
+GLUE_NS = 100_000
+"""What Python between two operations takes at most, in the mean."""
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -13,12 +17,13 @@ def find(answers: RankTrace) -> list[Finding]:
     ns = total(gaps)
     if not ns:
         return []
-    under = doing(gaps)
+    own = 2 * total(_of_the_loop(answers, gaps)) > ns
+    under = "code outside of the model" if own else doing(gaps)
     cost = idle_ms(answers, ns)
     return [
         Finding(
             id="host-code",
-            bound="launch",
+            bound="unknown" if own else "launch",
             share=share(answers, cost),
             cost_ms=cost,
             title="the device waits for Python between operations",
@@ -29,3 +34,10 @@ def find(answers: RankTrace) -> list[Finding]:
             "log them, on the device",
         )
     ]
+
+
+def _of_the_loop(answers: RankTrace, gaps: list[Gap]) -> list[Gap]:
+    """Those outside of the model, where its phases are known, that are more than what lies between operations."""
+    if not any(note.name == MODEL[0] for note in answers.annotations):
+        return []
+    return [gap for gap in gaps if not gap.doing.startswith(MODEL) and gap.idle_ns > GLUE_NS * gap.count]

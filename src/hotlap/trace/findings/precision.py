@@ -5,7 +5,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
-from ._base import odd_vocabulary, padded, per_step_ms, predicted_ms, share
+from ._base import padded, per_step_ms, predicted_ms, share, unaligned
 from .attention import wide
 
 
@@ -30,8 +30,7 @@ def find(answers: RankTrace) -> list[Finding]:
             + (f"reaches {first.of_peak:.0%} of the {first.dtype} peak" if first.of_peak is not None else "")
             + (f"; {first.why_not}" if first.why_not else ""),
             why="the units that multiply several times as fast (7 to 15 on an H100) stand unused",
-            instead=padded(odd_vocabulary(first))
-            + "bf16 autocast, or TF32 for fp32 products; dimensions in multiples of 8",
+            instead=padded(unaligned(slow)) + "bf16 autocast, or TF32 for fp32 products; dimensions in multiples of 8",
             levers=answering("precision") if first.dtype == "fp32" else (),
         )
     ]

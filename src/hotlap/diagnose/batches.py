@@ -1,0 +1,144 @@
+"""Time of the loop's own code in which it asks for its next batch: the iterator that it goes through, or what another
+thread or process hands over."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.profile import SampledPath, Samples, UserFrame
+
+from .source import calls_in, function_at, name_of, parsed, statements_at
+from .statements import cause_at
+
+TRAINS: Final = frozenset({"backward", "optimizer"})
+MODEL: Final = TRAINS | {"forward"}
+MOSTLY: Final = 0.6
+NEXT_TO_NONE: Final = 0.1
+"""Of a line's time, in which a model may run under it."""
+BLOCKS: Final = re.compile(r"(multiprocessing|queue|selectors|socket|threading)\.")
+"""Where a thread waits for another one, or for a process."""
+NO_BATCHES: Final = frozenset({
+    "barrier", "checkpointing", "collect", "empty-cache", "environment", "exchange-in-loop", "logging",
+    "metric-on-host", "read-value",
+})  # fmt: skip
+"""Causes of what a generator may do beside making batches, as one that logs."""
+GETS: Final = frozenset({"get", "get_nowait", "recv", "recv_bytes"})
+ENVIRONMENT: Final = frozenset({"step", "reset"})
+
+
+def trained_at(samples: Samples) -> frozenset[Place]:
+    """Lines from which the model is trained, or, where that does not happen, run."""
+    rows = [row for row in _known(samples.paths, samples.files) if row[0] in MODEL]
+    updates = [row for row in rows if row[0] in TRAINS]
+    return frozenset(_place(samples.files, one) for row in updates or rows for one in row[1])
+
+
+def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collection[Place]) -> list[SampledPath]:
+    """What is sampled of the loop's own code while it asks for its next batch. trained: as `trained_at`."""
+    rows = _known(paths, files) if trained else []
+    own = [row for row in rows if row[0] == "other" and row[1]]
+    took, ran = _under(own), _under([row for row in rows if row[0] in MODEL])
+    asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(_place(files, one), trained)}
+    return [row for row in own if _is_asking(row, files, asks)]
+
+
+def bound_of_batches(samples: Samples) -> Callable[[Finding], Finding]:
+    """Puts code of the loop under the bound input, where that and most of all such code asks for the next batch."""
+    asks = asking(samples.paths, samples.files, trained_at(samples))
+    own = [row for row in _known(samples.paths, samples.files) if row[0] == "other"]
+
+    def is_at(where: Place, path: Sequence[UserFrame]) -> bool:
+        return bool(path) and (samples.files[path[-1][0]], path[-1][2]) == (where.file, where.function)
+
+    def share(where: Place | None) -> float:
+        took, whole = (sum(row[3] for row in of if where is None or is_at(where, row[1])) for of in (asks, own))
+        return took / whole if whole else 0.0
+
+    def told(finding: Finding) -> Finding:
+        if finding.id != "host-code" or min(of_all, share(finding.where)) < MOSTLY:
+            return finding
+        said = f"{finding.evidence}; for {of_all:.0%} of the loop's own time it waits for its next batch"
+        return msgspec.structs.replace(finding, bound="input", evidence=said)
+
+    of_all = share(None)
+    return told
+
+
+def _known(paths: Sequence[SampledPath], files: Sequence[str]) -> list[SampledPath]:
+    return [row for row in paths if all(0 <= one[0] < len(files) for one in row[1])]
+
+
+def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFrame]) -> bool:
+    """Whether a row is under one of these frames, or waits for what is handed over, and does nothing else there."""
+    path = row[1]
+    at = next((at for at, one in enumerate(path) if one in asks), None)
+    if at is None and not _takes(_place(files, path[-1]), row[2]):
+        return False
+    cause = cause_at(_place(files, path[-1]), device=True, ranks=2, inside=row[2])
+    if cause is not None and cause.id in NO_BATCHES:
+        return False
+    inner = path[-1:] if at is None else path[at + 1 :]
+    return not any(_is_else(_place(files, one)) for one in inner)
+
+
+def _under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
+    took: defaultdict[UserFrame, float] = defaultdict(float)
+    for _, path, _, ms in rows:
+        for one in {*path}:
+            took[one] += ms
+    return took
+
+
+def _place(files: Sequence[str], frame: UserFrame) -> Place:
+    return Place(file=files[frame[0]], line=frame[1], function=frame[2])
+
+
+def _asks(place: Place, trained: Collection[Place]) -> bool:
+    """Whether a line is the head of a loop in whose body the model is trained, or asks an iterator with `next`."""
+    held, line = statements_at(place), place.line or 0
+    own = held[0] if held else None
+    if isinstance(own, ast.For) and line <= (own.iter.end_lineno or 0):
+        names = {name_of(call).split(".")[-1] for call in calls_in(own.iter)}
+        if "zip" not in names and names & {"range", "trange"}:
+            return False
+        body = range(own.body[0].lineno, (own.end_lineno or 0) + 1)
+        there = (one for one in trained if (one.file, one.function) == (place.file, place.function))
+        return any(one.line in body for one in there)
+    calls = [call for call in calls_in(own) if name_of(call) == "next"] if own and not _is_block(own) else []
+    return any(isinstance(call.args[0], (ast.Name, ast.Attribute)) for call in calls if call.args)
+
+
+def _takes(place: Place, inside: str) -> bool:
+    """Whether a line waits for what another thread or process hands over: in `get` or `recv`, or asleep until there is
+    something."""
+    held, scope = statements_at(place), function_at(place) or parsed(place.file)
+    if not held or scope is None or _is_block(held[0]):
+        return False
+    if BLOCKS.match(inside) and _got(held[0]):
+        return True
+    sleeps = any(name_of(call).split(".")[-1] in {"sleep", "wait"} for call in calls_in(held[0]))
+    tests = [ast.walk(one.test) for one in held if isinstance(one, ast.While)]
+    return sleeps and any(isinstance(one, ast.expr) and ast.unparse(one) in _got(scope) for one in (*tests, ())[0])
+
+
+def _got(node: ast.AST) -> set[str]:
+    """What something is taken from: a queue, a pipe."""
+    calls = (call.func for call in calls_in(node) if isinstance(call.func, ast.Attribute) and call.func.attr in GETS)
+    return {ast.unparse(one.value) for one in calls if isinstance(one.value, (ast.Name, ast.Attribute))}
+
+
+def _is_else(place: Place) -> bool:
+    """Whether a line prints, steps an environment, or is of its own `step`."""
+    held = statements_at(place)
+    calls = [call for call in calls_in(held[0]) if call.args] if held and not _is_block(held[0]) else []
+    called = {name_of(call).split(".")[-1] for call in calls}
+    return bool(called & (ENVIRONMENT | {"print"})) or (place.function or "").split(".")[-1] in ENVIRONMENT
+
+
+def _is_block(node: ast.stmt) -> bool:
+    return hasattr(node, "body")
