@@ -215,6 +215,47 @@ def test_what_is_not_the_same_is_not_told(step: Callable[[], None]) -> None:
     assert rows_of(step) == []
 
 
+# rows that are multiplied by zero
+
+EXPERTS = [nn.Linear(8, 8) for _ in range(4)]
+
+
+def expert_at(at: int, x: torch.Tensor) -> torch.Tensor:
+    return EXPERTS[at](x).relu()
+
+
+def gated(gates: torch.Tensor) -> Rows:
+    """Of two layers of experts, whose rows all are computed."""
+
+    def step() -> None:
+        x = X
+        for _ in range(2):
+            x = sum(gates[:, at, None] * expert_at(at, x) for at in range(4))
+
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        step()
+    return [(row[2], row[3], row[4], row[7].rpartition(".")[2]) for row in lines.document()["gated"]]
+
+
+def test_experts_that_compute_all_rows() -> None:
+    found = {row[0]: row[1:] for row in gated(torch.eye(4))}
+    assert found["expert_at"] == (4, 0.75, "<genexpr>")
+
+
+def test_experts_whose_rows_are_used_or_hidden_by_one_mask() -> None:
+    assert gated(torch.eye(4).softmax(1)) == []
+
+    def attention() -> None:
+        q, k, v = (layer(X) for layer in EXPERTS[:3])
+        (q @ k.T @ v) * torch.tensor([[1.0], [0.0], [0.0], [0.0]])
+
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        attention()
+    assert lines.document()["gated"] == []
+
+
 def test_the_record_is_read_as_it_is_written() -> None:
     lines = Lines(operator.call)
     with lines.watching(ops=True):

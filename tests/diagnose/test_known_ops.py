@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
-from hotlap.diagnose.repeated import Repeated
+from hotlap.diagnose.repeated import GATED, Repeated
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
@@ -128,6 +128,13 @@ def test_what_is_computed_again_has_its_part_of_its_lines(on_cpu: bool) -> None:
     assert found.share == pytest.approx(share) and found.cost_ms == pytest.approx(10 * share)
     assert found.evidence.startswith("4 times a step with the same input")
     assert rest.share == pytest.approx((0.8 if on_cpu else 0.9) - share)
+
+
+def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
+    of = [Repeated(("model.py", 7), 8, 0.875, CALL, GATED), Repeated(("model.py", 7), 2, 0.01, CALL)]
+    found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
+    assert (found.id, found.where) == ("gated-rows", CALL) and "8 modules get the same rows" in found.evidence
+    assert found.share == pytest.approx(0.8 * 0.5 * 0.875)
 
 
 def test_what_is_computed_again_holds_waits_for_its_launches() -> None:

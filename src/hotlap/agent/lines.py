@@ -194,6 +194,7 @@ class Lines:
             "left_out": self.left_out,
             "targets": [[*place, int(out) / of, *rest] for place, out, of, *rest in self.targets],
             "repeats": self._repeats.rows(),
+            "gated": self._repeats.gated(),
             "skipped": self.skipped,
         }
 
@@ -291,7 +292,8 @@ class Lines:
         self.ops.append((name, *place))
         if storage_reference is not None and (schema := getattr(func, SCHEMA, None)) is not None:
             by_torch = caller.f_code.co_filename.startswith(TORCH)
-            self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch)
+            rows = args[PRODUCTS[name]] if name in PRODUCTS else None
+            self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch, rows)
         if name in PRODUCTS:
             rows, columns = args[PRODUCTS[name] :][:2]
             self._products[columns.size(-1)] += rows.numel() * columns.size(-1)

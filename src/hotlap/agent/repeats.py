@@ -10,11 +10,12 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
 from typing import Any, Final
 
 import torch
 
-from .torch_internals import graph_task, has_storage, storage, storage_reference, version_of
+from .torch_internals import graph_task, has_storage, is_capturing, storage, storage_reference, version_of
 
 FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
 RUNNING: Final = slice(3, 5)
@@ -25,11 +26,14 @@ PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 WHOLE, MOSTLY = 0.9, 0.5
 """Of what is computed below a call, from which the call is what is repeated, and of what its line computes at least."""
 MOST_ROWS: Final = 200
+SIBLINGS, MOST_GATES = 3, 200
+"""Modules that compute the same rows, from which these may be experts, and columns that are looked at."""
 
 Place = tuple[int, int, str]
 Chain = tuple[Place, ...]
-Op = tuple[int, list[Any], set[int]]
-"""What it makes, as a number; tensors that it writes to; storages that it is given."""
+Op = tuple[int, list[Any], set[int], Any, Any]
+"""What it makes, as a number; tensors that it writes to; storages that it is given; the rows that a product multiplies;
+the share of a column's rows that are zero, which rows are multiplied by."""
 
 
 class Repeats:
@@ -44,9 +48,13 @@ class Repeats:
         self._held: dict[int, tuple[Any, int, int]] = {}
         """By storage: a weak reference, so that no other gets its address; the highest version of a tensor on it, as
         some have counters of their own; and what is in it."""
+        self._siblings: defaultdict[tuple[Chain, Any], set[int]] = defaultdict(set)
+        self._gates: list[tuple[Chain, Any]] = []
 
-    def begin(self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool) -> Op:
-        """An op is about to be called. own: by torch's own Python."""
+    def begin(
+        self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool, rows: Any = None
+    ) -> Op:
+        """An op is about to be called. own: by torch's own Python. rows: that it multiplies, if it is a product."""
         given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
         written = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
         if schema.name.endswith("batch_norm") and len(args) > RUNNING.stop and args[RUNNING.stop]:
@@ -63,11 +71,14 @@ class Repeats:
         if not unknown and all(map(_plain, tensors)):
             key = func, *((name, self._of(one)) for name, one in given.items())
             number = self._made.setdefault(key, number)
-        return number, list(filter(_plain, _tensors(written))), {storage(one) for one in filter(_plain, tensors)}
+        known = {storage(one) for one in filter(_plain, tensors)}
+        zeros = _zeros(*tensors) if schema.name == "aten::mul" and len(tensors) > 1 and not unknown else None
+        rows = None if rows is None or unknown or not _plain(rows) else self._of(rows)
+        return number, list(filter(_plain, _tensors(written))), known, rows, zeros
 
     def end(self, op: Op, made: Any) -> bool:
         """It was. Returns whether it computed anything, as views do not."""
-        number, written, known = op
+        number, written, known, _, _ = op
         fresh = [one for one in filter(_plain, _tensors([made])) if storage(one) not in known]
         for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
@@ -76,7 +87,12 @@ class Repeats:
 
     def called(self, op: Op, chain: Chain) -> None:
         """It counts. chain: the user's frames around it, the outermost first."""
-        self._seen[op[0], chain] += 1
+        number, _, _, rows, zeros = op
+        self._seen[number, chain] += 1
+        if rows is not None:
+            self._siblings[chain, rows].add(number)
+        if zeros is not None and len(self._gates) < MOST_GATES:
+            self._gates.append((chain, zeros))
 
     def _of(self, one: Any) -> Any:
         """What an argument is."""
@@ -127,6 +143,43 @@ class Repeats:
                 outer = next((one for one in calls if several[one] >= WHOLE * whole[one]), chain)
                 rows.append((*chain[-1], usual[chain].most_common(1)[0][0], size / at_line[chain[-1]], *outer[-1]))
         return rows
+
+    def gated(self) -> list[tuple[Any, ...]]:
+        """The same of lines below a call that several modules are called by, each with the same rows, most of which are
+        then multiplied by zero in the same function, once for each call: how many modules, the part of what the line
+        makes that is, and that call."""
+        zeros: defaultdict[tuple[Chain, int, str], list[float]] = defaultdict(list)
+        for chain, share in self._gates:
+            zeros[chain[:-1], chain[-1][0], chain[-1][2]].append(float(share))
+        of: defaultdict[Chain, list[int]] = defaultdict(list)
+        for (chain, _), numbers in self._siblings.items():
+            if len(numbers) >= SIBLINGS:
+                of[chain].append(len(numbers))
+        calls: dict[Chain, tuple[int, float]] = {}
+        for chain, modules in of.items():
+            for at, (file, _, function) in enumerate(chain):
+                shares = zeros.get((chain[:at], file, function), [])
+                if len(shares) >= sum(modules) and fmean(shares) >= MOSTLY:
+                    calls[chain[: at + 1]] = min(modules), fmean(shares)
+        made: Counter[Chain] = Counter()
+        at_line: Counter[Place] = Counter()
+        for (number, chain), count in self._seen.items():
+            made[chain] += count * self._sizes[number]
+            at_line[chain[-1]] += count * self._sizes[number]
+        return [
+            (*chain[-1], modules, share * size / at_line[chain[-1]], *call[-1])
+            for chain, size in made.most_common(MOST_ROWS)
+            for call, (modules, share) in calls.items()
+            if size and chain[: len(call)] == call
+        ]
+
+
+def _zeros(one: Any, other: Any) -> Any:
+    """Of rows and a column that they are multiplied by, the share of the column that is zero; it is not waited for."""
+    column, rows = sorted((one, other), key=lambda tensor: tensor.numel())
+    if column.dim() < 2 or column.shape != (*rows.shape[:-1], 1) or rows.size(-1) < 2 or not column.numel():
+        return None
+    return None if torch.cuda.is_initialized() and is_capturing() else (column == 0).double().mean()
 
 
 def _tensors(of: Iterable[Any]) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
 
 from .causes import PAIRS, Cause
-from .repeated import Line, Repeated, computed_again
+from .repeated import Line, Repeated, not_needed
 from .statements import cross_entropy_at, last_of_all_at, of_all_pairs, product_at
 
 LEAST: Final = 0.2
@@ -211,10 +211,10 @@ KNOWN: Final = (
 
 
 def known_ops(
-    rank: RankTrace, findings: Sequence[Finding], step_ms: float, again: Sequence[Repeated] = ()
+    rank: RankTrace, findings: Sequence[Finding], step_ms: float, spare: Sequence[Repeated] = ()
 ) -> tuple[Finding, ...]:
     """Findings with those operations that take much of a step, which leaves less to those that only say where its time
-    goes. step_ms: of steps without the profiler. again: what is computed several times."""
+    goes. step_ms: of steps without the profiler. spare: what is computed and not needed."""
     on_device = bool(rank.breakdown)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
@@ -230,7 +230,7 @@ def known_ops(
         of_lines = [row for row in rank.model if "::" in row.name]
     told += _statements(of_lines, ON_A_DEVICE if on_device else ON_THE_CPU, share, step_ms)
     left = 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST)
-    told += computed_again(_costs(rank, findings, of_lines, share), again, step_ms, left)
+    told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
 
 

@@ -107,10 +107,10 @@ def with_traces(
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
     findings = tuple(map(_without_untold, diagnosis.findings))
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
-    again = list(of_lines(lines)) if lines is not None and facts is not None and not facts.replayed else []
+    spare = list(of_lines(lines)) if lines is not None and facts is not None and not facts.replayed else []
     if not any(rank.breakdown for rank in traces.ranks):
         named = [_with_ops(finding, traces) for finding in diagnosis.findings]
-        named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms, again), *small_ops(traces.ranks[0], named)]
+        named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms, spare), *small_ops(traces.ranks[0], named)]
         ordered = tuple(in_order(named))
         return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
@@ -122,7 +122,7 @@ def with_traces(
     rest = _usual(diagnosis)
     shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
-    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, again)
+    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare)
     ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)

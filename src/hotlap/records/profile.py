@@ -53,7 +53,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     the device, in the step after (CUDA). targets: of each loss over classes, with its line: the share (0 to 1) of its
     targets that it leaves out (`ignore_index`), the number of classes, and the part (0 to 1) that its logits have in
     the forward's products of matrices. repeats: lines that compute again, outside of the backward, what the step has
-    computed before: the same ops on the same numbers. left_out: ops beyond 200,000. skipped: why ops were not seen.
+    computed before: the same ops on the same numbers. gated: the same of lines of modules that each compute the same
+    rows, most of which are then multiplied by zero: how many modules, the part of what the line makes that is, and the
+    line that calls them. left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -64,6 +66,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     syncs: tuple[CalledOp, ...] = ()
     targets: tuple[CalledLoss, ...] = ()
     repeats: tuple[RepeatedLine, ...] = ()
+    gated: tuple[RepeatedLine, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 
