@@ -215,6 +215,27 @@ def test_what_is_not_the_same_is_not_told(step: Callable[[], None]) -> None:
     assert rows_of(step) == []
 
 
+def test_what_a_cuda_graph_makes_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: None)
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        of_copies()
+        torch.cuda.CUDAGraph.replay(object())  # type: ignore[arg-type]
+    assert list(of_lines(msgspec.convert(lines.document(), Record, strict=False))) == []
+
+
+def test_no_text_is_made_of_a_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch.load hands one over: it would hold all that is in it, and says not whose it is."""
+    monkeypatch.setattr(torch.UntypedStorage, "__repr__", None)
+    storage = torch.ones(32).untyped_storage()
+
+    def loaded() -> None:
+        for _ in range(2):
+            encode(torch.empty(0).set_(storage).view(4, 8))  # type: ignore[call-overload]
+
+    assert rows_of(loaded) == []
+
+
 # rows that are multiplied by zero
 
 EXPERTS = [nn.Linear(8, 8) for _ in range(4)]

@@ -34,6 +34,8 @@ from .torch_internals import (
 
 LONGEST: Final = 200_000
 """Ops that are kept; what comes after them in the step is counted in `left_out`."""
+NUMBERED: Final = 50_000
+"""Of these, those whose results are told apart, as it takes some 50 us each."""
 HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
@@ -55,8 +57,9 @@ WAITS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch.cuda.empty_cache", torch.cuda, "empty_cache"),
     ("torch.cuda.Stream.synchronize", torch.cuda.Stream, "synchronize"),
     ("torch.cuda.Event.synchronize", torch.cuda.Event, "synchronize"),
+    ("torch.cuda.CUDAGraph.replay", torch.cuda.CUDAGraph, "replay"),
 )
-"""Functions that wait for the device and are no ops: full name, what it is an attribute of, attribute."""
+"""Functions that wait for the device, or have it work, and are no ops: full name, owner, attribute."""
 
 Place = tuple[int, int, str]
 """Index into the list of files, line, function."""
@@ -290,7 +293,11 @@ class Lines:
             self.left_out += 1
             return
         self.ops.append((name, *place))
-        if storage_reference is not None and (schema := getattr(func, SCHEMA, None)) is not None:
+        if (
+            storage_reference is not None
+            and len(self.ops) <= NUMBERED
+            and (schema := getattr(func, SCHEMA, None)) is not None
+        ):
             by_torch = caller.f_code.co_filename.startswith(TORCH)
             rows = args[PRODUCTS[name]] if name in PRODUCTS else None
             self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch, rows)

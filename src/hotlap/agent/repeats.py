@@ -22,6 +22,18 @@ RUNNING: Final = slice(3, 5)
 """Of a batch norm's arguments: running averages, which it writes to unsaid, and which, in training (the argument behind
 them), its result does not hang on."""
 DROPOUTS: Final = frozenset({"dropout_p", "dropout"})
+CONSTANT: Final = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 WHOLE, MOSTLY = 0.9, 0.5
 """Of what is computed below a call, from which the call is what is repeated, and of what its line computes at least."""
@@ -67,13 +79,14 @@ class Repeats:
         unknown = draws or graph_task() != -1 or (FILLED.fullmatch(schema.name) is not None and not own)
         if not schema.name.startswith("aten::"):
             unknown, written = True, tensors
+        unknown = unknown or not all(map(_plain, tensors))
         number = next(self._numbers)
-        if not unknown and all(map(_plain, tensors)):
+        if not unknown:
             key = func, *((name, self._of(one)) for name, one in given.items())
             number = self._made.setdefault(key, number)
         known = {storage(one) for one in filter(_plain, tensors)}
         zeros = _zeros(*tensors) if schema.name == "aten::mul" and len(tensors) > 1 and not unknown else None
-        rows = None if rows is None or unknown or not _plain(rows) else self._of(rows)
+        rows = None if rows is None or unknown else self._of(rows)
         return number, list(filter(_plain, _tensors(written))), known, rows, zeros
 
     def end(self, op: Op, made: Any) -> bool:
@@ -99,7 +112,7 @@ class Repeats:
         if isinstance(one, (list, tuple)):
             return tuple(map(self._of, one))
         if not isinstance(one, torch.Tensor):
-            return repr(one)
+            return repr(one) if isinstance(one, CONSTANT) else next(self._numbers)
         _, version, number = self._held.get(storage(one), (None, -1, -1))
         if version < _version(one) or not one.untyped_storage().resizable():
             number = next(self._numbers)
@@ -116,9 +129,7 @@ class Repeats:
         the line computes, the part that was there; and the outermost call below the step's own frames all of which,
         but for a little, is made several times."""
         times: Counter[int] = Counter()
-        whole: Counter[Chain] = Counter()
-        several: Counter[Chain] = Counter()
-        again: Counter[Chain] = Counter()
+        sizes, alike, again, whole, several = (Counter[Chain]() for _ in range(5))
         at_line: Counter[Place] = Counter()
         usual: defaultdict[Chain, Counter[int]] = defaultdict(Counter)
         for (number, _), count in self._seen.items():
@@ -129,12 +140,15 @@ class Repeats:
             at_line[chain[-1]] += count * size
             again[chain] += (count - (number not in made)) * size
             made.add(number)
-            for end in range(len(chain)):
-                whole[chain[: end + 1]] += count * size
-                several[chain[: end + 1]] += count * size * (times[number] > 1)
+            sizes[chain] += count * size
             if times[number] > 1:
+                alike[chain] += count * size
                 usual[chain][times[number]] += 1
-        ends = zip(*(chain[:-1] for _, chain in self._seen), strict=False)
+        for chain, size in sizes.items():
+            for end in range(1, len(chain) + 1):
+                whole[chain[:end]] += size
+                several[chain[:end]] += alike[chain]
+        ends = zip(*(chain[:-1] for chain in sizes), strict=False)
         first = sum(1 for _ in itertools.takewhile(lambda those: len(set(those)) == 1, ends))
         rows = []
         for chain, size in again.most_common(MOST_ROWS):

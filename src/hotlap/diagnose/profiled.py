@@ -107,7 +107,7 @@ def with_traces(
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
     findings = tuple(map(_without_untold, diagnosis.findings))
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
-    spare = list(of_lines(lines)) if lines is not None and facts is not None and not facts.replayed else []
+    spare = list(of_lines(lines)) if lines is not None else []
     if not any(rank.breakdown for rank in traces.ranks):
         named = [_with_ops(finding, traces) for finding in diagnosis.findings]
         named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms, spare), *small_ops(traces.ranks[0], named)]

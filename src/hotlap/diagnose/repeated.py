@@ -10,6 +10,7 @@ from hotlap.records.profile import Lines
 
 from .causes import Cause
 
+REPLAY: Final = "torch.cuda.CUDAGraph.replay"
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
 AGAIN: Final = Cause(
@@ -49,7 +50,9 @@ class Repeated(NamedTuple):
 
 
 def of_lines(lines: Lines) -> Iterator[Repeated]:
-    """As a profiled step has shown them."""
+    """As a profiled step has shown them; none of one that replays a CUDA graph, whose results no op is seen to make."""
+    if any(name == REPLAY for name, *_ in lines.calls):
+        return
     for cause, rows in ((AGAIN, lines.repeats), (GATED, lines.gated)):
         for file, line, _, times, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
