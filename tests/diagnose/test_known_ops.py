@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
+from hotlap.diagnose.repeated import GATED, Repeated
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
@@ -150,6 +151,46 @@ def test_what_helps_with_a_decomposition_is_said_by_its_kind(op: str, helps: str
     said = known_ops(on_a_device(op, 12 * MS), (BANDWIDTH,), step_ms=10.0)[0].instead
     assert helps in said and "every n steps" in said
     assert sum(part in said for part in ("spectral_norm", "cholesky_solve", "Independent")) <= 1
+
+
+CALL = Place(file="model.py", line=30, function="decode")
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_what_is_computed_again_has_its_part_of_its_lines(on_cpu: bool) -> None:
+    again = [Repeated(("model.py", 7), 4, 0.75, CALL), Repeated(("model.py", 9), 4, 0.75, CALL)]
+    row = KernelTime(by="line", key="model.py:7", ns=12 * MS, count=2, share=0.6, longest_ns=MS, where=AT)
+    rank = msgspec.structs.replace(on_a_device("aten::mm", 12 * MS), kernels=(row,))
+    found, rest = known_ops(
+        on_the_cpu("aten::mm", 10 * MS) if on_cpu else rank, (COMPUTE if on_cpu else BANDWIDTH,), 10.0, again
+    )
+    share = 0.8 * 0.5 * 0.75 if on_cpu else 0.6 * 0.75
+    assert (found.id, found.where, found.named) == ("computed-again", CALL, True)
+    assert found.share == pytest.approx(share) and found.cost_ms == pytest.approx(10 * share)
+    assert found.evidence.startswith("4 times a step with the same input")
+    assert rest.share == pytest.approx((0.8 if on_cpu else 0.9) - share)
+
+
+def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
+    of = [Repeated(("model.py", 7), 8, 0.875, CALL, GATED), Repeated(("model.py", 7), 2, 0.01, CALL)]
+    found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
+    assert (found.id, found.where) == ("gated-rows", CALL) and "8 modules get the same rows" in found.evidence
+    assert found.share == pytest.approx(0.8 * 0.5 * 0.875)
+
+
+def test_what_is_computed_again_holds_waits_for_its_launches() -> None:
+    launch = Finding(id="launch", bound="launch", share=0.6)
+    slow = msgspec.structs.replace(on_the_cpu("aten::mm", 10 * MS), breakdown=on_a_device("aten::mm", MS).breakdown)
+    found, _ = known_ops(slow, (launch,), 10.0, [Repeated(("model.py", 7), 4, 0.75, CALL)])
+    assert found.id == "computed-again" and found.share == pytest.approx(0.6 * 0.5 * 0.75)
+
+
+def test_little_that_is_computed_again_is_not_told() -> None:
+    again = [Repeated(("model.py", 7), 2, 0.45, CALL), Repeated(("other.py", 7), 2, 0.5, CALL)]
+    assert known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, again) == (COMPUTE,)
+    crowded = Finding(id="cpu-crowded", bound="unknown", share=0.2)
+    found = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE, crowded), 10.0, again)
+    assert found[0].id == "computed-again", "of what the machine leaves it is much"
 
 
 def test_little_is_not_told() -> None:

@@ -20,10 +20,22 @@ import torch
 
 from hotlap.records.whose import INSTALLED, users
 
-from .torch_internals import ENGINE_CODE, SCHEMA, DispatchMode, is_capturing, mode_stack, pop_mode, push_mode
+from .repeats import Op, Repeats
+from .torch_internals import (
+    ENGINE_CODE,
+    SCHEMA,
+    DispatchMode,
+    is_capturing,
+    mode_stack,
+    pop_mode,
+    push_mode,
+    storage_reference,
+)
 
 LONGEST: Final = 200_000
 """Ops that are kept; what comes after them in the step is counted in `left_out`."""
+NUMBERED: Final = 50_000
+"""Of these, those whose results are told apart, as it takes some 50 us each."""
 HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
@@ -45,8 +57,9 @@ WAITS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch.cuda.empty_cache", torch.cuda, "empty_cache"),
     ("torch.cuda.Stream.synchronize", torch.cuda.Stream, "synchronize"),
     ("torch.cuda.Event.synchronize", torch.cuda.Event, "synchronize"),
+    ("torch.cuda.CUDAGraph.replay", torch.cuda.CUDAGraph, "replay"),
 )
-"""Functions that wait for the device and are no ops: full name, what it is an attribute of, attribute."""
+"""Functions that wait for the device, or have it work, and are no ops: full name, owner, attribute."""
 
 Place = tuple[int, int, str]
 """Index into the list of files, line, function."""
@@ -131,17 +144,19 @@ class OpMode(DispatchMode):  # type: ignore[misc]
 
     supports_higher_order_operators = True
 
-    def __init__(self, tell: Callable[[Any, Any], None]) -> None:
+    def __init__(self, tell: Callable[[Any, Any, Any], None], told: Callable[[Any], None]) -> None:
         super().__init__()
-        self.tell = tell
+        self.tell, self.told = tell, told
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch wraps the method below, and imports its compiler at the first op
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.tell(func, args)
-        return func(*args, **(kwargs or {}))
+        self.tell(func, args, kwargs or {})
+        made = func(*args, **(kwargs or {}))
+        self.told(made)
+        return made
 
 
 class Lines:
@@ -166,7 +181,9 @@ class Lines:
         self._names: dict[Any, str] = {}
         self._thread = threading.get_ident()
         self._tell = tell
-        self._mode = OpMode(lambda *of: tell(self._op, *of))
+        self._mode = OpMode(lambda *of: tell(self._op, *of), lambda made: tell(self._done, made))
+        self._repeats = Repeats()
+        self._doing: Op | None = None
 
     def document(self) -> dict[str, Any]:
         """Plain lists, as the file holds them."""
@@ -179,6 +196,8 @@ class Lines:
             "syncs": self.syncs,
             "left_out": self.left_out,
             "targets": [[*place, int(out) / of, *rest] for place, out, of, *rest in self.targets],
+            "repeats": self._repeats.rows(),
+            "gated": self._repeats.gated(),
             "skipped": self.skipped,
         }
 
@@ -252,7 +271,8 @@ class Lines:
         for other in reversed(above):
             push_mode(other)
 
-    def _op(self, func: Any, args: Any) -> None:
+    def _op(self, func: Any, args: Any, kwargs: Any) -> None:
+        self._doing = None
         if not self.looking or threading.get_ident() != self._thread:
             return
         name = self._names.get(func)
@@ -273,11 +293,25 @@ class Lines:
             self.left_out += 1
             return
         self.ops.append((name, *place))
+        if (
+            storage_reference is not None
+            and len(self.ops) <= NUMBERED
+            and (schema := getattr(func, SCHEMA, None)) is not None
+        ):
+            by_torch = caller.f_code.co_filename.startswith(TORCH)
+            rows = args[PRODUCTS[name]] if name in PRODUCTS else None
+            self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch, rows)
         if name in PRODUCTS:
             rows, columns = args[PRODUCTS[name] :][:2]
             self._products[columns.size(-1)] += rows.numel() * columns.size(-1)
         if name == LOSS and len(args) == 5 and len(self.targets) < MOST_TARGETS:
             self._targets(place, *args)
+
+    def _done(self, made: Any) -> None:
+        """The op was called."""
+        op, self._doing = self._doing, None
+        if op is not None and self._repeats.end(op, made):
+            self._repeats.called(op, tuple(self.places.all_of(calls(sys._getframe(1)))))
 
     def _targets(self, place: Place, scores: Any, target: Any, weight: Any, reduction: Any, ignored: Any) -> None:
         """How many targets of a loss it leaves out; read when the document is made, as the device is not waited for."""

@@ -64,6 +64,8 @@ storage_uses: Final = _get("_C._storage_Use_Count")
 """How many refer to a storage, by `storage`. graph-training asks `missing_for_replays` first."""
 has_storage: Final = _get("_C._has_storage", lambda tensor: tensor.layout == torch.strided)
 """Whether a tensor has one. Lacking: by its layout."""
+storage_reference: Final = _get("multiprocessing.reductions.StorageWeakRef", None)
+"""A weak reference to a storage, as torch itself shares tensors by. Lacking: repeated calls are not found."""
 COMPILERS_MARK: Final = "_dynamo"
 """Begins the names of what the compiler leaves on tensors. Lacking: nothing begins so."""
 DisableTorchFunction: Final = _get("_C.DisableTorchFunction", contextlib.nullcontext)

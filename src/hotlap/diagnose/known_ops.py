@@ -9,11 +9,12 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Bound, Finding, Place
+from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
 
 from .causes import JACOBIAN, PAIRS, Cause
+from .repeated import Line, Repeated, not_needed
 from .statements import calls, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
 
 LEAST: Final = 0.2
@@ -223,9 +224,11 @@ KNOWN: Final = (
 )  # fmt: skip
 
 
-def known_ops(rank: RankTrace, findings: Sequence[Finding], step_ms: float) -> tuple[Finding, ...]:
+def known_ops(
+    rank: RankTrace, findings: Sequence[Finding], step_ms: float, spare: Sequence[Repeated] = ()
+) -> tuple[Finding, ...]:
     """Findings with those operations that take much of a step, which leaves less to those that only say where its time
-    goes. step_ms: of steps without the profiler."""
+    goes. step_ms: of steps without the profiler. spare: what is computed and not needed."""
     on_device = bool(rank.breakdown)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
@@ -236,10 +239,27 @@ def known_ops(rank: RankTrace, findings: Sequence[Finding], step_ms: float) -> t
         share = whole / max(1, sum(row.ns for row in rows))
     told = list(_told(rows, share, step_ms, on_device))
     if on_device:
-        told += _statements([row for row in rank.kernels if row.by == "line"], ON_A_DEVICE, share, step_ms)
+        of_lines: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "line"]
     else:
-        told += _statements([row for row in rank.model if "::" in row.name], ON_THE_CPU, share, step_ms)
+        of_lines = [row for row in rank.model if "::" in row.name]
+    told += _statements(of_lines, ON_A_DEVICE if on_device else ON_THE_CPU, share, step_ms)
+    left = 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST)
+    told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
+
+
+def _costs(
+    rank: RankTrace, findings: Sequence[Finding], rows: Sequence[KernelTime | HostTime], share: float
+) -> dict[Line, float]:
+    """Of the step, by line: the work there and, of a device that waits for launches, the host's time for them."""
+    costs: defaultdict[Line, float] = defaultdict(float)
+    launch = sum(one.share for one in findings if one.id == "launch") if rank.breakdown else 0.0
+    whole = max(1, sum(row.ns for row in rank.model))
+    for by, those in ((share, rows), (launch / whole, rank.model)):
+        for row in those:
+            if by and row.where is not None:
+                costs[row.where.file, row.where.line] += by * row.ns
+    return costs
 
 
 def _told(rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, on_device: bool) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ from .findings import compute, expert_loop, own_graph, python_modes, replaced
 from .findings._base import MODEL
 from .known_ops import known_ops
 from .offloads import with_memory
+from .repeated import of_lines
 from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
 
@@ -91,21 +92,27 @@ def _lines(trace: Trace) -> dict[int, Place]:
 
 
 def with_traces(
-    diagnosis: Diagnosis, traces: TraceReport, made: Place | None = None, facts: Facts | None = None
+    diagnosis: Diagnosis,
+    traces: TraceReport,
+    made: Place | None = None,
+    facts: Facts | None = None,
+    lines: Lines | None = None,
 ) -> Diagnosis:
     """The verdict with the traces' findings: one of a bound that the run shows too takes its place, but for causes.
 
-    made: the place that makes the loop's batches, as far as the run knows it. facts: of the rank that is looked at.
+    made: the place that makes the loop's batches, as far as the run knows it. facts, lines: of the rank that is looked
+    at.
 
     Of a run on the CPU, where the trace shows the ops that the phases were timed around, only what they are is added.
     """
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
     findings = tuple(map(_without_untold, diagnosis.findings))
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
+    spare = list(of_lines(lines)) if lines is not None else []
     if not any(rank.breakdown for rank in traces.ranks):
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
         named = [_beside_ops(_with_ops(one, traces), traces, phases, diagnosis.step_ms) for one in diagnosis.findings]
-        named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms), *small_ops(traces.ranks[0], named)]
+        named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms, spare), *small_ops(traces.ranks[0], named)]
         ordered = tuple(in_order(named))
         return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
@@ -117,7 +124,7 @@ def with_traces(
     rest = _usual(diagnosis)
     shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
-    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms)
+    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare)
     ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)

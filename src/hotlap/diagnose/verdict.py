@@ -61,7 +61,8 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
                 traces = traces or read_traces(run.path, found)
             rank = _looked_at(run, traces.balance)
             facts = rank.facts
-            found = with_traces(found, traces, Measured.place_of(facts.feeding) if facts else None, facts)
+            made = Measured.place_of(facts.feeding) if facts else None
+            found = with_traces(found, traces, made, facts, rank.document(Lines))
         samples = rank.document(Samples)
         if (long := rank.document(LongSamples)) is not None:
             found = with_long_steps(found, long, samples)

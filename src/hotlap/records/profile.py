@@ -16,6 +16,11 @@ CalledLoss = tuple[Count, Count, str, Share, Count, Share]
 many columns have in the multiplications of all products of matrices in the forward."""
 
 
+RepeatedLine = tuple[Count, Count, str, Count, Share, Count, Count, str]
+"""Index into `files`, line, function; how often a step makes the same there; of what the line makes, the part that was
+made before; the outermost call all of which is repeated, as index into `files`, line, function."""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What torch.profiler recorded.
 
@@ -44,10 +49,13 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     kernels (`aten::addmm`, not `aten::linear`), each with the user's innermost frame; ops that the backward itself
     calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
     by phase, the line that it was begun from, the first time in the step. calls: of torch.cuda.synchronize, empty_cache
-    and others that wait for the device and are no ops. syncs: message and line of each time that the host waited for
-    the device, in the step after (CUDA). targets: of each loss over classes, with its line: the share (0 to 1) of its
-    targets that it leaves out (`ignore_index`), the number of classes, and the part (0 to 1) that its logits have in
-    the forward's products of matrices. left_out: ops beyond 200,000. skipped: why ops were not seen.
+    and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and line of each
+    time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes, with its
+    line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the part (0
+    to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside of the
+    backward, what the step has computed before: the same ops on the same numbers. gated: the same of lines of modules
+    that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of what the
+    line makes that is, and the line that calls them. left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -57,6 +65,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CalledOp, ...] = ()
     syncs: tuple[CalledOp, ...] = ()
     targets: tuple[CalledLoss, ...] = ()
+    repeats: tuple[RepeatedLine, ...] = ()
+    gated: tuple[RepeatedLine, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 

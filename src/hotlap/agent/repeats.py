@@ -1,0 +1,214 @@
+"""What a step computes anew though it has it already: the same operations on the same numbers.
+
+Each storage has a number for what is in it. An op of the same name, with the same arguments, on storages of the same
+numbers makes the same again, so that copies, views and writes in place are seen through. What nobody can know from its
+arguments has a number of its own: random numbers, what a backward or a library's own op makes, memory that numpy or
+other processes share, and filled tensors, into which kernels outside of torch may write.
+"""
+
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
+from typing import Any, Final
+
+import torch
+
+from .torch_internals import graph_task, has_storage, is_capturing, storage, storage_reference, version_of
+
+FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
+RUNNING: Final = slice(3, 5)
+"""Of a batch norm's arguments: running averages, which it writes to unsaid, and which, in training (the argument behind
+them), its result does not hang on."""
+DROPOUTS: Final = frozenset({"dropout_p", "dropout"})
+CONSTANT: Final = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+WHOLE, MOSTLY = 0.9, 0.5
+"""Of what is computed below a call, from which the call is what is repeated, and of what its line computes at least."""
+MOST_ROWS: Final = 200
+SIBLINGS, MOST_GATES = 3, 200
+"""Modules that compute the same rows, from which these may be experts, and columns that are looked at."""
+
+Place = tuple[int, int, str]
+Chain = tuple[Place, ...]
+Op = tuple[int, list[Any], set[int], Any, Any]
+"""What it makes, as a number; tensors that it writes to; storages that it is given; the rows that a product multiplies;
+the share of a column's rows that are zero, which rows are multiplied by."""
+
+
+class Repeats:
+    """Of the ops of a step."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[int, Chain]] = Counter()
+        self._sizes: dict[int, int] = {}
+        """By what an op makes: from where and how often it was made, and how many elements that is."""
+        self._numbers = itertools.count()
+        self._made: dict[Any, int] = {}
+        self._held: dict[int, tuple[Any, int, int]] = {}
+        """By storage: a weak reference, so that no other gets its address; the highest version of a tensor on it, as
+        some have counters of their own; and what is in it."""
+        self._siblings: defaultdict[tuple[Chain, Any], set[int]] = defaultdict(set)
+        self._gates: list[tuple[Chain, Any]] = []
+
+    def begin(
+        self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool, rows: Any = None
+    ) -> Op:
+        """An op is about to be called. own: by torch's own Python. rows: that it multiplies, if it is a product."""
+        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
+        written = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
+        if schema.name.endswith("batch_norm") and len(args) > RUNNING.stop and args[RUNNING.stop]:
+            written += args[RUNNING]
+            given |= dict.fromkeys(one.name for one in schema.arguments[RUNNING])
+        tensors = list(_tensors([*given.values(), *written]))
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if draws and any(one.name in DROPOUTS for one in schema.arguments):
+            draws = any(given.get(name) for name in DROPOUTS)
+        unknown = draws or graph_task() != -1 or (FILLED.fullmatch(schema.name) is not None and not own)
+        if not schema.name.startswith("aten::"):
+            unknown, written = True, tensors
+        unknown = unknown or not all(map(_plain, tensors))
+        number = next(self._numbers)
+        if not unknown:
+            key = func, *((name, self._of(one)) for name, one in given.items())
+            number = self._made.setdefault(key, number)
+        known = {storage(one) for one in filter(_plain, tensors)}
+        zeros = _zeros(*tensors) if schema.name == "aten::mul" and len(tensors) > 1 and not unknown else None
+        rows = None if rows is None or unknown else self._of(rows)
+        return number, list(filter(_plain, _tensors(written))), known, rows, zeros
+
+    def end(self, op: Op, made: Any) -> bool:
+        """It was. Returns whether it computed anything, as views do not."""
+        number, written, known, _, _ = op
+        fresh = [one for one in filter(_plain, _tensors([made])) if storage(one) not in known]
+        for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
+            self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
+        self._sizes[number] = sum(one.numel() for one in (fresh or written))
+        return bool(written or fresh)
+
+    def called(self, op: Op, chain: Chain) -> None:
+        """It counts. chain: the user's frames around it, the outermost first."""
+        number, _, _, rows, zeros = op
+        self._seen[number, chain] += 1
+        if rows is not None:
+            self._siblings[chain, rows].add(number)
+        if zeros is not None and len(self._gates) < MOST_GATES:
+            self._gates.append((chain, zeros))
+
+    def _of(self, one: Any) -> Any:
+        """What an argument is."""
+        if isinstance(one, (list, tuple)):
+            return tuple(map(self._of, one))
+        if not isinstance(one, torch.Tensor):
+            return repr(one) if isinstance(one, CONSTANT) else next(self._numbers)
+        _, version, number = self._held.get(storage(one), (None, -1, -1))
+        if version < _version(one) or not one.untyped_storage().resizable():
+            number = next(self._numbers)
+            self._hold(one, number)
+        return number, one.shape, one.stride(), one.storage_offset(), one.dtype, one.is_conj(), one.is_neg()
+
+    def _hold(self, one: Any, number: int, written: bool = False) -> None:
+        before = self._held.get(storage(one), (None, -1))[1]
+        version = max(before, _version(one) + (written and not one.is_inference()))
+        self._held[storage(one)] = storage_reference(one.untyped_storage()), version, number
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Of each line that computes what there is already, most first: the line; how often the same is made; of what
+        the line computes, the part that was there; and the outermost call below the step's own frames all of which,
+        but for a little, is made several times."""
+        times: Counter[int] = Counter()
+        sizes, alike, again, whole, several = (Counter[Chain]() for _ in range(5))
+        at_line: Counter[Place] = Counter()
+        usual: defaultdict[Chain, Counter[int]] = defaultdict(Counter)
+        for (number, _), count in self._seen.items():
+            times[number] += count
+        made: set[int] = set()
+        for (number, chain), count in self._seen.items():
+            size = self._sizes[number]
+            at_line[chain[-1]] += count * size
+            again[chain] += (count - (number not in made)) * size
+            made.add(number)
+            sizes[chain] += count * size
+            if times[number] > 1:
+                alike[chain] += count * size
+                usual[chain][times[number]] += 1
+        for chain, size in sizes.items():
+            for end in range(1, len(chain) + 1):
+                whole[chain[:end]] += size
+                several[chain[:end]] += alike[chain]
+        ends = zip(*(chain[:-1] for chain in sizes), strict=False)
+        first = sum(1 for _ in itertools.takewhile(lambda those: len(set(those)) == 1, ends))
+        rows = []
+        for chain, size in again.most_common(MOST_ROWS):
+            if size and several[chain] >= MOSTLY * whole[chain]:
+                calls = (chain[: end + 1] for end in range(first, len(chain)))
+                outer = next((one for one in calls if several[one] >= WHOLE * whole[one]), chain)
+                rows.append((*chain[-1], usual[chain].most_common(1)[0][0], size / at_line[chain[-1]], *outer[-1]))
+        return rows
+
+    def gated(self) -> list[tuple[Any, ...]]:
+        """The same of lines below a call that several modules are called by, each with the same rows, most of which are
+        then multiplied by zero in the same function, once for each call: how many modules, the part of what the line
+        makes that is, and that call."""
+        zeros: defaultdict[tuple[Chain, int, str], list[float]] = defaultdict(list)
+        for chain, share in self._gates:
+            zeros[chain[:-1], chain[-1][0], chain[-1][2]].append(float(share))
+        of: defaultdict[Chain, list[int]] = defaultdict(list)
+        for (chain, _), numbers in self._siblings.items():
+            if len(numbers) >= SIBLINGS:
+                of[chain].append(len(numbers))
+        calls: dict[Chain, tuple[int, float]] = {}
+        for chain, modules in of.items():
+            for at, (file, _, function) in enumerate(chain):
+                shares = zeros.get((chain[:at], file, function), [])
+                if len(shares) >= sum(modules) and fmean(shares) >= MOSTLY:
+                    calls[chain[: at + 1]] = min(modules), fmean(shares)
+        made: Counter[Chain] = Counter()
+        at_line: Counter[Place] = Counter()
+        for (number, chain), count in self._seen.items():
+            made[chain] += count * self._sizes[number]
+            at_line[chain[-1]] += count * self._sizes[number]
+        return [
+            (*chain[-1], modules, share * size / at_line[chain[-1]], *call[-1])
+            for chain, size in made.most_common(MOST_ROWS)
+            for call, (modules, share) in calls.items()
+            if size and chain[: len(call)] == call
+        ]
+
+
+def _zeros(one: Any, other: Any) -> Any:
+    """Of rows and a column that they are multiplied by, the share of the column that is zero; it is not waited for."""
+    column, rows = sorted((one, other), key=lambda tensor: tensor.numel())
+    if column.dim() < 2 or column.shape != (*rows.shape[:-1], 1) or rows.size(-1) < 2 or not column.numel():
+        return None
+    return None if torch.cuda.is_initialized() and is_capturing() else (column == 0).double().mean()
+
+
+def _tensors(of: Iterable[Any]) -> Iterator[Any]:
+    for one in of:
+        if isinstance(one, (list, tuple)):
+            yield from _tensors(one)
+        elif isinstance(one, torch.Tensor):
+            yield one
+
+
+def _plain(one: Any) -> bool:
+    """Whether all that it is lies in its storage."""
+    known = type(one) in PLAIN and one.layout is torch.strided and has_storage(one)
+    return bool(known and not one.is_nested and not one.is_quantized)
+
+
+def _version(one: Any) -> int:
+    return 0 if one.is_inference() else int(version_of(one))

@@ -1,0 +1,87 @@
+"""What a step computes and does not need: the same several times, or rows that are multiplied by zero."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.durations import ms
+from hotlap.records.profile import Lines
+
+from .causes import Cause
+
+REPLAY: Final = "torch.cuda.CUDAGraph.replay"
+LEAST: Final = 0.2
+"""Of what the machine leaves of the step."""
+AGAIN: Final = Cause(
+    "computed-again",
+    "the same input goes through the same layers several times a step",
+    "what comes out is the same each time, and where it has a backward, that runs as often",
+    "compute it once, before the loop, and pass the result on: keys and values of a memory once a sequence, an encoded "
+    "set once a batch; what has gradients serves as `.detach()` where none are wanted; running averages of a BatchNorm "
+    "then count it once",
+    "compute",
+)
+GATED: Final = Cause(
+    "gated-rows",
+    "each expert computes all rows, and most results are multiplied by zero",
+    "the rows that a gate does not keep are computed forward and backward like the others",
+    "each expert only the rows that its gate keeps: `rows = gates[:, i].nonzero().squeeze(1)`, then "
+    "`out.index_add_(0, rows, gates[rows, i, None] * expert(x[rows]))`; on a GPU, where each `nonzero` waits, "
+    "rows sorted by expert and torch.nn.functional.grouped_mm; heads of tasks that a mask chooses from likewise",
+    "compute",
+)
+SAID: Final = {
+    AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
+    GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
+}
+Line = tuple[str, int | None]
+
+
+class Repeated(NamedTuple):
+    """A line at which more is made than is needed. times: how often, or by how many modules. part: of what it makes,
+    what is not needed. call: the outermost call all of which this is true of."""
+
+    line: Line
+    times: int
+    part: float
+    call: Place
+    cause: Cause = AGAIN
+
+
+def of_lines(lines: Lines) -> Iterator[Repeated]:
+    """As a profiled step has shown them; none of one that replays a CUDA graph, whose results no op is seen to make."""
+    if any(name == REPLAY for name, *_ in lines.calls):
+        return
+    for cause, rows in ((AGAIN, lines.repeats), (GATED, lines.gated)):
+        for file, line, _, times, part, call, at, function in rows:
+            if max(file, call) < len(lines.files):
+                place = Place(file=lines.files[call], line=at, function=function)
+                yield Repeated((lines.files[file], line), times, part, place, cause)
+
+
+def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: float, left: float) -> Iterator[Finding]:
+    """By cause and function. costs: share of the step that each line takes, its backward with it. left: share of the
+    step that the model could have."""
+    functions: defaultdict[tuple[Cause, str, str | None], defaultdict[tuple[int, Place], float]] = defaultdict(
+        lambda: defaultdict(float)
+    )
+    for one in of:
+        calls = functions[one.cause, one.call.file, one.call.function]
+        calls[one.times, one.call] += costs.get(one.line, 0.0) * one.part
+    for (cause, *_), calls in functions.items():
+        times, where = max(calls, key=lambda at: calls[at])
+        if (took := min(1.0, sum(calls.values()))) >= LEAST * left:
+            said = SAID[cause].format(times, ms(took * step_ms))
+            yield Finding(
+                id=cause.id,
+                bound=cause.bound,
+                share=took,
+                cost_ms=took * step_ms,
+                title=cause.title,
+                where=where,
+                evidence=f"{said}, as far as a line's time goes by the numbers that it makes",
+                why=cause.why,
+                instead=cause.instead,
+                named=True,
+            )
