@@ -18,7 +18,7 @@ from .repeated import Line, Repeated, not_needed
 from .statements import calls, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
 
 LEAST: Final = 0.2
-"""Of the step."""
+"""Of what the machine leaves of the step."""
 LARGE_NS: Final = 50_000
 """Of one operation in the mean, from which on issuing it takes less than computing it."""
 MOSTLY: Final = 0.5
@@ -237,13 +237,13 @@ def known_ops(
         rows = rank.model
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)
         share = whole / max(1, sum(row.ns for row in rows))
-    told = list(_told(rows, share, step_ms, on_device))
+    left = 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST)
+    told = list(_told(rows, share, step_ms, on_device, LEAST * left))
     if on_device:
         of_lines: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "line"]
     else:
         of_lines = [row for row in rank.model if "::" in row.name]
-    told += _statements(of_lines, ON_A_DEVICE if on_device else ON_THE_CPU, share, step_ms)
-    left = 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST)
+    told += _statements(of_lines, ON_A_DEVICE if on_device else ON_THE_CPU, share, step_ms, LEAST * left)
     told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
 
@@ -262,10 +262,12 @@ def _costs(
     return costs
 
 
-def _told(rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, on_device: bool) -> Iterator[Finding]:
+def _told(
+    rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, on_device: bool, least: float
+) -> Iterator[Finding]:
     for known in KNOWN:
         of_it = [row for row in rows if known.ops.fullmatch(_name(row).removeprefix("aten::"))]
-        if (took := min(1.0, share * sum(row.ns for row in of_it))) >= LEAST:
+        if (took := min(1.0, share * sum(row.ns for row in of_it))) >= least:
             at = max((row for row in of_it if row.where is not None), key=lambda row: row.ns, default=of_it[0]).where
             most = _name(max(of_it, key=lambda row: row.ns))
             first = next((text for part, text in OF_MATRICES if part in most.lower()), "")
@@ -307,6 +309,7 @@ def _statements(
     causes: Sequence[Callable[[Place], Cause | None]],
     share: float,
     step_ms: float,
+    least: float,
 ) -> Iterator[Finding]:
     """Causes that lines of a function show, by the work at these lines."""
     for cause_of in causes:
@@ -315,7 +318,7 @@ def _statements(
             if row.where is not None and (cause := cause_of(row.where)) is not None:
                 functions[cause, row.where.file, row.where.function].append((row.ns, row.where, row.count))
         for (cause, _, function), lines in functions.items():
-            if (took := min(1.0, share * sum(ns for ns, *_ in lines))) >= LEAST:
+            if (took := min(1.0, share * sum(ns for ns, *_ in lines))) >= least:
                 _, where, _ = max(lines, key=lambda one: one[0])
                 large = sum(ns for ns, *_ in lines) > LARGE_NS * sum(count for *_, count in lines)
                 found = replace(cause, bound="compute") if large and cause.bound == "launch" else cause
