@@ -164,8 +164,7 @@ class Measured:
             return 0.0
         if self.cuda or loader is None or not loader.workers or self.facts is None or self.facts.world > 1:
             return 0.0
-        part = self.step_ms / host.took_ms if host.took_ms else 1.0  # of few steps, which may be longer ones
-        own = part * (host.user_ms + host.system_ms)
+        own = host.user_ms + host.system_ms
         workers = use.used * self.step_ms - own
         if workers < own:
             return 0.0
