@@ -289,13 +289,15 @@ def test_a_cause_of_most_of_the_step_is_the_headline_where_no_bound_is_known() -
 
 
 def test_beside_a_cause_what_only_says_where_the_time_is_takes_two_lines() -> None:
-    cause = msgspec.structs.replace(LOADER, named=True, title="the cause")
-    where = msgspec.structs.replace(LOADER, id="compute", title="computing Net")
+    cause = msgspec.structs.replace(LOADER, named=True, bound="compute", title="the cause")
+    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net")
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
     assert "computing Net at train.py:41 in main · the cause above is part of it" in text
     assert text.count("Use worker processes") == 1
     parts = [msgspec.structs.replace(one, id="host-code") for one in (cause, where)]  # what is left of a divided one
     assert "the cause above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=tuple(parts))))
+    batches = msgspec.structs.replace(cause, bound="input")  # beside the model's phases, however large
+    assert "the cause above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(batches, where))))
     unknown = msgspec.structs.replace(cause, share=0.0)
     assert re.search(r"cause the cause", joined(run_text(msgspec.structs.replace(BEFORE, findings=(unknown,)))))
 

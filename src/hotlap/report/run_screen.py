@@ -37,6 +37,8 @@ from .rates import mfu_parts, money_parts
 MOST_FINDINGS: Final = 3
 ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
 """Findings that say where the time is, of which a cause that takes half of it or more is a part."""
+APART: Final = frozenset({"input", "unknown"})
+"""Bounds of what lies outside of the model's phases."""
 SHORT: Final = 0.7
 """Of memory at the peak, from which it is told."""
 MOST_OF_IT: Final = 0.5
@@ -148,10 +150,14 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
     beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
     shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
-    causes = [one for one in shown if one.named and one.id not in BESIDE_THE_REST]
-    explained = max((one.share for one in causes if one.share >= LEAST_NAMED), default=0.0)
+    causes = [one for one in shown if one.named and one.id not in BESIDE_THE_REST and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
-    around = [one for one in shown if one.id in ONLY_WHERE - divided and 2 * explained >= one.share]
+    around = [
+        one
+        for one in shown
+        if one.id in ONLY_WHERE - divided
+        and any(2 * cause.share >= one.share and (cause.bound in APART) == (one.bound in APART) for cause in causes)
+    ]
     yield beside((finding_head(one), Group(*finding_lines(one, cwd, one in around))) for one in shown)
     if len(findings) > len(shown):
         yield plain(f"and {len(findings) - len(shown)} more in diagnosis.json", "dim")
