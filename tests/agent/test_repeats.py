@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hotlap.agent.lines import Lines
 from hotlap.agent.repeats import Repeats
-from hotlap.diagnose.repeated import of_lines
+from hotlap.diagnose.repeated import SPARSE, TAP_BY_TAP, Repeated, of_lines
 from hotlap.records.profile import Lines as Record
 
 Rows = list[tuple[str, int, float, str]]
@@ -276,6 +276,113 @@ def test_experts_whose_rows_are_used_or_hidden_by_one_mask() -> None:
     with lines.watching(ops=True):
         attention()
     assert lines.document()["gated"] == []
+
+
+# what something else does for less
+
+GRAPH = torch.eye(300)
+TABLE = torch.randn(300, 8, requires_grad=True)
+
+
+def for_less(step: Callable[[], Any]) -> list[Repeated]:
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        step()
+    return list(of_lines(msgspec.convert(lines.document(), Record, strict=False)))
+
+
+def several_products() -> None:
+    given = torch.randn(2, 300, 8)
+    (GRAPH @ given).relu()
+    GRAPH.t().matmul(TABLE)
+    torch.addmm(TABLE, GRAPH, TABLE)
+    torch.randn(300, 300).mm(GRAPH)
+
+
+def test_products_with_a_constant_matrix_of_zeros() -> None:
+    found = for_less(several_products)
+    assert {one.cause for one in found} == {SPARSE} and {one.times for one in found} == {99}
+    assert len({one.line for one in found}) == 4 and all(0.9 < one.part <= 1 for one in found)
+
+
+def made_in_the_step() -> None:
+    (GRAPH * 1) @ TABLE
+    torch.eye(300) @ TABLE
+    torch.stack(list(GRAPH)) @ TABLE
+
+
+def written_in_the_step() -> None:
+    GRAPH.clone().fill_diagonal_(2) @ TABLE
+
+
+TRAINED = nn.Parameter(torch.eye(300))
+MASK = torch.ones(300, 300).tril()
+PADDED = torch.zeros(300, 300)
+PADDED[:3] = 1
+LOW = GRAPH.bfloat16()
+
+
+def with_other_matrices() -> None:
+    for matrix in (MASK, PADDED, PADDED.t(), GRAPH[:200], TRAINED, TRAINED.view(300, 300)):
+        matrix @ TABLE[: matrix.size(1)]
+    with torch.no_grad():
+        TRAINED.t() @ TABLE
+    LOW @ TABLE.bfloat16()
+
+
+def elementwise() -> None:
+    GRAPH * GRAPH + GRAPH
+
+
+@pytest.mark.parametrize("step", [made_in_the_step, written_in_the_step, with_other_matrices, elementwise])
+def test_other_matrices_are_not_told(step: Callable[[], None]) -> None:
+    assert for_less(step) == []
+
+
+def test_one_hot_matrices_are_told_by_their_statement_alone() -> None:
+    hot = nn.functional.one_hot(torch.arange(300), 300).float()
+    assert for_less(lambda: hot @ TABLE) == []
+    assert [one.cause for one in for_less(lambda: GRAPH @ TABLE)] == [SPARSE]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "settings", "told"),
+    [
+        ((8, 1, 8000), (1, 1, 1024), {}, True),
+        ((8, 24, 799), (24, 1, 400), {"groups": 24}, True),
+        ((8, 24, 400), (24, 1, 400), {"groups": 24, "padding": 399}, True),
+        ((2, 1, 20, 4000), (1, 1, 1, 512), {}, True),
+        ((8, 1, 4096), (64, 1, 256), {"stride": 256}, False),
+        ((8, 1, 16000), (64, 1, 400), {"stride": 160}, False),
+        ((8, 24, 8192), (24, 1, 512), {"stride": 512, "groups": 24}, False),
+        ((8, 1, 86, 86), (1, 1, 31, 31), {}, False),
+        ((8, 1, 3450), (80, 1, 251), {}, False),
+        ((8, 16, 4255), (1, 16, 256), {}, True),
+        ((8, 8, 1000), (8, 8, 3), {"dilation": 128}, False),
+        ((8, 32, 1000), (32, 32, 31), {}, False),
+        ((8, 24, 130), (24, 1, 128), {"groups": 24}, False),
+    ],
+)
+def test_a_convolution_whose_taps_cost_more_than_fft(
+    shape: tuple[int, ...], kernel: tuple[int, ...], settings: dict[str, Any], told: bool
+) -> None:
+    conv = nn.functional.conv2d if len(shape) == 4 else nn.functional.conv1d
+    found = for_less(lambda: conv(torch.ones(shape), torch.ones(kernel), **settings))
+    assert [(one.cause, one.times) for one in found] == [(TAP_BY_TAP, max(kernel[2:]))] * told
+    assert all(0.6 < one.part < 1 for one in found)
+
+
+def test_a_transposed_convolution_is_not_told() -> None:
+    assert for_less(lambda: nn.functional.conv_transpose1d(torch.ones(8, 1, 8000), torch.ones(1, 1, 1024))) == []
+
+
+def test_what_helps_computes_the_same() -> None:
+    csr, x, k = GRAPH.to_sparse_csr(), torch.randn(1, 1, 500), torch.randn(1, 1, 200)
+    assert torch.equal(csr @ TABLE, GRAPH @ TABLE)
+    n = x.size(-1) + k.size(-1) - 1
+    y = torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(k.flip(-1), n), n)
+    direct = nn.functional.conv1d(nn.functional.pad(x, (199, 0)), k)
+    assert torch.allclose(y[..., :500], direct, atol=1e-3)
 
 
 def test_the_record_is_read_as_it_is_written() -> None:

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 import torch
 
+from hotlap.diagnose.causes import Cause
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
-from hotlap.diagnose.repeated import GATED, Repeated
+from hotlap.diagnose.repeated import GATED, SPARSE, TAP_BY_TAP, Repeated
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
@@ -176,6 +177,20 @@ def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
     found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
     assert (found.id, found.where) == ("gated-rows", CALL) and "8 modules get the same rows" in found.evidence
     assert found.share == pytest.approx(0.8 * 0.5 * 0.875)
+
+
+@pytest.mark.parametrize(
+    ("cause", "number", "said", "helps"),
+    [
+        (SPARSE, 99, "99% of a matrix", "to_sparse_csr"),
+        (TAP_BY_TAP, 400, "a kernel of 400 taps", "rfft"),
+    ],
+)
+def test_what_something_else_does_for_less(cause: Cause, number: int, said: str, helps: str) -> None:
+    of = [Repeated(("model.py", 7), number, 0.9, AT, cause)]
+    found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
+    assert (found.id, found.where) == (cause.id, AT) and said in found.evidence and helps in found.instead
+    assert found.share == pytest.approx(0.8 * 0.5 * 0.9)
 
 
 def test_what_is_computed_again_holds_waits_for_its_launches() -> None:

@@ -20,7 +20,7 @@ import torch
 
 from hotlap.records.whose import INSTALLED, users
 
-from .repeats import Op, Repeats
+from .repeats import PRODUCTS, Op, Repeats
 from .torch_internals import (
     ENGINE_CODE,
     SCHEMA,
@@ -45,8 +45,6 @@ BETWEEN: Final = frozenset(AGENT + name for name in ("lines.py", "profile.py", "
 LEFT_OUT: Final = ("profiler::", "aten::detach")
 """Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what
 it keeps by an op."""
-PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
-"""Of matrices, and which arguments these are."""
 LOSS: Final = "aten::nll_loss_forward"
 """Of scores, targets, weights, a reduction and the number of a target that is left out."""
 MOST_TARGETS: Final = 100
@@ -198,6 +196,7 @@ class Lines:
             "targets": [[*place, int(out) / of, *rest] for place, out, of, *rest in self.targets],
             "repeats": self._repeats.rows(),
             "gated": self._repeats.gated(),
+            **self._repeats.for_less(),
             "skipped": self.skipped,
         }
 
@@ -299,8 +298,7 @@ class Lines:
             and (schema := getattr(func, SCHEMA, None)) is not None
         ):
             by_torch = caller.f_code.co_filename.startswith(TORCH)
-            rows = args[PRODUCTS[name]] if name in PRODUCTS else None
-            self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch, rows)
+            self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch)
         if name in PRODUCTS:
             rows, columns = args[PRODUCTS[name] :][:2]
             self._products[columns.size(-1)] += rows.numel() * columns.size(-1)

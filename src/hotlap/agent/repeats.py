@@ -7,6 +7,7 @@ other processes share, and filled tensors, into which kernels outside of torch m
 """
 
 import itertools
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,12 +41,28 @@ WHOLE, MOSTLY = 0.9, 0.5
 MOST_ROWS: Final = 200
 SIBLINGS, MOST_GATES = 3, 200
 """Modules that compute the same rows, from which these may be experts, and columns that are looked at."""
+PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
+"""Of matrices, and which arguments these are."""
+LARGE, MOST_ELEMENTS, FULL = 256, 2**24, (torch.float32, torch.float64)
+"""Rows and columns of a constant matrix, at least, how many of its elements are looked at, and their types: others have
+units for dense products alone."""
+ZEROS, ZEROS_ON_A_DEVICE = 0.98, 0.995
+"""Share of these from which a sparse matrix is the faster one; dense products are what devices are best at."""
+CHANNELS, CHANNELS_ON_A_DEVICE, TAPS, TIMES_FFT = 8, 64, 128, 3.0
+"""Channels that a convolution makes at once, on the CPU and on a device; taps of its kernel at least; how much
+dearer it is than by FFT."""
+AT_ONCE: Final = 8
+"""Multiplications in the time that it takes to write a number."""
 
 Place = tuple[int, int, str]
 Chain = tuple[Place, ...]
-Op = tuple[int, list[Any], set[int], Any, Any]
+Told = tuple[str, int, Any]
+"""Of an op that something else does for less: which kind; its kernel's taps, and the share that is saved; of a product,
+the storage of its matrix, and the share of zeros from which it is told."""
+Op = tuple[int, list[Any], set[int], Any, Any, int, list[Told | None]]
 """What it makes, as a number; tensors that it writes to; storages that it is given; the rows that a product multiplies;
-the share of a column's rows that are zero, which rows are multiplied by."""
+the share of a column's rows that are zero, which rows are multiplied by; multiplications for each number of its result;
+what else does it for less."""
 
 
 class Repeats:
@@ -62,11 +79,14 @@ class Repeats:
         some have counters of their own; and what is in it."""
         self._siblings: defaultdict[tuple[Chain, Any], set[int]] = defaultdict(set)
         self._gates: list[tuple[Chain, Any]] = []
+        self._fresh: set[int] = set()
+        self._filled: dict[int, Any] = {}
+        """Storages that were made or written to; of others with a matrix, how full it and its rows and columns are."""
+        self._told: list[tuple[Place, Told, float]] = []
+        self._work: Counter[Place] = Counter()
 
-    def begin(
-        self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool, rows: Any = None
-    ) -> Op:
-        """An op is about to be called. own: by torch's own Python. rows: that it multiplies, if it is a product."""
+    def begin(self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool) -> Op:
+        """An op is about to be called. own: by torch's own Python."""
         given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
         written = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
         if schema.name.endswith("batch_norm") and len(args) > RUNNING.stop and args[RUNNING.stop]:
@@ -86,22 +106,32 @@ class Repeats:
             number = self._made.setdefault(key, number)
         known = {storage(one) for one in filter(_plain, tensors)}
         zeros = _zeros(*tensors) if schema.name == "aten::mul" and len(tensors) > 1 and not unknown else None
-        rows = None if rows is None or unknown else self._of(rows)
-        return number, list(filter(_plain, _tensors(written))), known, rows, zeros
+        rows, told, inner = None, [], 0
+        if (at := PRODUCTS.get(schema.name)) is not None:
+            inner = args[at].size(-1)
+            if not unknown:
+                rows, told = self._of(args[at]), [self._sparse(one) for one in args[at : at + 2]]
+        elif schema.name == "aten::convolution":
+            inner, told = args[1][0].numel(), [_long(*args)]
+        return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told
 
     def end(self, op: Op, made: Any) -> bool:
         """It was. Returns whether it computed anything, as views do not."""
-        number, written, known, _, _ = op
+        number, written, known, *_ = op
         fresh = [one for one in filter(_plain, _tensors([made])) if storage(one) not in known]
         for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
+            self._fresh.add(storage(one))
         self._sizes[number] = sum(one.numel() for one in (fresh or written))
         return bool(written or fresh)
 
     def called(self, op: Op, chain: Chain) -> None:
         """It counts. chain: the user's frames around it, the outermost first."""
-        number, _, _, rows, zeros = op
+        number, _, _, rows, zeros, inner, told = op
         self._seen[number, chain] += 1
+        work = self._sizes[number] * (1 + inner // AT_ONCE)
+        self._work[chain[-1]] += work
+        self._told += [(chain[-1], one, work) for one in told if one is not None and work]
         if rows is not None:
             self._siblings[chain, rows].add(number)
         if zeros is not None and len(self._gates) < MOST_GATES:
@@ -123,6 +153,39 @@ class Repeats:
         before = self._held.get(storage(one), (None, -1))[1]
         version = max(before, _version(one) + (written and not one.is_inference()))
         self._held[storage(one)] = storage_reference(one.untyped_storage()), version, number
+
+    def _sparse(self, one: Any) -> Told | None:
+        """Of a large matrix that was there before the step and is not trained; how full it is is not waited for."""
+        at = storage(one)
+        trained = one.requires_grad or (one._base is not None and one._base.requires_grad)
+        small = min(one.shape[-2:]) < LARGE or one.dtype not in FULL or not one.numel()
+        if trained or small or at in self._fresh or (torch.cuda.is_initialized() and is_capturing()):
+            return None
+        if at not in self._filled:
+            of = one[0] if one.dim() > 2 and not one.stride(0) else one
+            every = 1 + of.numel() // MOST_ELEMENTS
+            rows, columns = of[..., ::every, :] != 0, of[..., ::every] != 0
+            counted = rows, rows.any(-1), columns.any(-2)
+            self._filled[at] = torch.stack([some.sum() / some.numel() for some in counted])
+        return "sparse", at, ZEROS_ON_A_DEVICE if one.is_cuda else ZEROS
+
+    def for_less(self) -> dict[str, list[tuple[Any, ...]]]:
+        """By kind, the same of lines with ops that something else does for less, the number of the largest for how
+        often."""
+        filled = {at: of.tolist() for at, of in self._filled.items()}
+        lines: defaultdict[tuple[str, Place], list[tuple[float, int]]] = defaultdict(list)
+        for place, (kind, number, saved), work in self._told:
+            if kind != "sparse":
+                lines[kind, place].append((work * saved, number))
+                continue
+            full, *sides = filled[number]
+            if 1 - full >= saved and min(sides) >= MOSTLY:  # empty rows are padding, or wait to be written
+                lines[kind, place].append((work * (1 - full), int(100 * (1 - full))))
+        found: dict[str, list[tuple[Any, ...]]] = {"sparse": [], "long_convolutions": []}
+        for (kind, place), those in lines.items():
+            part = min(1.0, sum(saved for saved, _ in those) / self._work[place])
+            found[kind].append((*place, max(those)[1], part, *place))
+        return found
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Of each line that computes what there is already, most first: the line; how often the same is made; of what
@@ -194,6 +257,25 @@ def _zeros(one: Any, other: Any) -> Any:
     if column.dim() < 2 or column.shape != (*rows.shape[:-1], 1) or rows.size(-1) < 2 or not column.numel():
         return None
     return None if torch.cuda.is_initialized() and is_capturing() else (column == 0).double().mean()
+
+
+def _long(x: Any, weight: Any, _bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Told | None:
+    """Of a convolution whose kernel has many taps; rest: whether it is transposed, a padding, its groups."""
+    transposed, _, groups = rest
+    kernel = weight.shape[2:]
+    if transposed or max(kernel, default=0) < TAPS or weight.dim() != x.dim():
+        return None
+    padded = [size + 2 * more for size, more in zip(x.shape[2:], padding, strict=True)]
+    made = math.prod(
+        (size - far * (taps - 1) - 1) // step + 1
+        for size, taps, step, far in zip(padded, kernel, stride, dilation, strict=True)
+    )
+    pairs, length = weight.size(0) * weight.size(1), math.prod(padded)
+    at_once = min(CHANNELS_ON_A_DEVICE if weight.is_cuda else CHANNELS, weight.size(0) // groups)
+    direct = len(x) * pairs * made * kernel.numel() / at_once
+    transforms = len(x) * (x.size(1) + weight.size(0)) + pairs
+    by_fft = length * (2.5 * math.log2(length) * transforms + 2 * len(x) * pairs)
+    return ("long_convolutions", max(kernel), 1 - by_fft / direct) if direct > TIMES_FFT * by_fft else None
 
 
 def _tensors(of: Iterable[Any]) -> Iterator[Any]:

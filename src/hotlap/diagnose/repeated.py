@@ -1,4 +1,4 @@
-"""What a step computes and does not need: the same several times, or rows that are multiplied by zero."""
+"""What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +9,7 @@ from hotlap.records.durations import ms
 from hotlap.records.profile import Lines
 
 from .causes import Cause
+from .statements import product_at
 
 REPLAY: Final = "torch.cuda.CUDAGraph.replay"
 LEAST: Final = 0.2
@@ -31,16 +32,36 @@ GATED: Final = Cause(
     "rows sorted by expert and torch.nn.functional.grouped_mm; heads of tasks that a mask chooses from likewise",
     "compute",
 )
+SPARSE: Final = Cause(
+    "sparse-product",
+    "a matrix that is mostly zeros is multiplied as a dense one",
+    "each zero is read and multiplied like the others, forward and backward, though it adds nothing",
+    "the same matrix as a sparse one, made once before the loop: `a = a.to_sparse_csr()`, then `a @ x`, which takes "
+    "two dimensions (`x.reshape(n, -1)`); or a list of edges, `out.index_add_(0, to, x[of] * weight[:, None])`; where "
+    "each row holds a single 1, an index or `F.embedding`; rows of word counts: `nn.EmbeddingBag`",
+    "compute",
+)
+TAP_BY_TAP: Final = Cause(
+    "long-convolution",
+    "a convolution with a very long kernel is computed tap by tap",
+    "its work grows with length times taps, by FFT with the length times its logarithm",
+    "by FFT: `torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(k.flip(-1), n), n)`, cut to the length, with n of "
+    "`x.size(-1) + k.size(-1) - 1` or the next power of two; where channels mix, an einsum of both spectra; "
+    "or a shorter kernel, or one with dilation",
+    "compute",
+)
 SAID: Final = {
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
+    SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
+    TAP_BY_TAP: "a kernel of {} taps; what FFT saves of it is {} a step",
 }
 Line = tuple[str, int | None]
 
 
 class Repeated(NamedTuple):
-    """A line at which more is made than is needed. times: how often, or by how many modules. part: of what it makes,
-    what is not needed. call: the outermost call all of which this is true of."""
+    """A line at which more is made than is needed. times: how often, by how many modules, or another number for
+    the evidence. part: of what it makes, what is not needed. call: the outermost call all of which this is true of."""
 
     line: Line
     times: int
@@ -53,10 +74,13 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
     """As a profiled step has shown them; none of one that replays a CUDA graph, whose results no op is seen to make."""
     if any(name == REPLAY for name, *_ in lines.calls):
         return
-    for cause, rows in ((AGAIN, lines.repeats), (GATED, lines.gated)):
+    kinds = (AGAIN, lines.repeats), (GATED, lines.gated), (SPARSE, lines.sparse), (TAP_BY_TAP, lines.long_convolutions)
+    for cause, rows in kinds:
         for file, line, _, times, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
                 place = Place(file=lines.files[call], line=at, function=function)
+                if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
+                    continue  # told by its statement, as one-hot or diagonal
                 yield Repeated((lines.files[file], line), times, part, place, cause)
 
 

@@ -55,7 +55,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside of the
     backward, what the step has computed before: the same ops on the same numbers. gated: the same of lines of modules
     that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of what the
-    line makes that is, and the line that calls them. left_out: ops beyond 200,000. skipped: why ops were not seen.
+    line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the step
+    does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
+    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. left_out: ops
+    beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -67,6 +70,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[CalledLoss, ...] = ()
     repeats: tuple[RepeatedLine, ...] = ()
     gated: tuple[RepeatedLine, ...] = ()
+    sparse: tuple[RepeatedLine, ...] = ()
+    long_convolutions: tuple[RepeatedLine, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 
