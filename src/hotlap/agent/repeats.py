@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from .torch_internals import graph_task, has_storage, is_capturing, storage, storage_reference, version_of
+from .torch_internals import base_of, graph_task, has_storage, is_capturing, storage, storage_reference, version_of
 
 FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
 RUNNING: Final = slice(3, 5)
@@ -157,7 +157,8 @@ class Repeats:
     def _sparse(self, one: Any) -> Told | None:
         """Of a large matrix that was there before the step and is not trained; how full it is is not waited for."""
         at = storage(one)
-        trained = one.requires_grad or (one._base is not None and one._base.requires_grad)
+        base = base_of(one)
+        trained = one.requires_grad or (base is not None and base.requires_grad)
         small = min(one.shape[-2:]) < LARGE or one.dtype not in FULL or not one.numel()
         if trained or small or at in self._fresh or (torch.cuda.is_initialized() and is_capturing()):
             return None
