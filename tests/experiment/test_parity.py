@@ -307,6 +307,27 @@ def test_noise_does_not_excuse_more_than_three_times_itself() -> None:
     assert judge(EXACT, BASE, scaled(1.001), scaled(1.002), NO_TWINS).ok
 
 
+def grown(by: float) -> Evidence:
+    """The baseline, whose losses run away from the tenth step on: rounding that grew."""
+    away = np.where(np.arange(STEPS) < 10, 0.0, by * np.arange(STEPS) / STEPS)
+    return replace(BASE, losses=losses(BASE_LOSSES * (1 + away)))
+
+
+def test_what_grew_from_noise_may_grow_as_far_as_a_nudge_does() -> None:
+    """Seen: two bare runs of a graph network 0.05% apart, a third 0.2%, one with more workers 0.25%."""
+    again, trial = noisy(1e-6, 1), grown(0.005)
+    found = judge(EXACT, BASE, again, trial, twins(nudged=grown(0.004)))
+    assert (found.ok, found.level) == (True, "run-to-run") and "nudge" in found.why
+    assert not judge(EXACT, BASE, again, trial, twins(nudged=grown(0.001))).ok
+    assert not judge(EXACT, BASE, again, scaled(1.005), twins(nudged=scaled(1.1))).ok, "it began with the first step"
+    turned = replace(trial, updates=(update(0, norm=1.001), update(3, 4.0)))
+    assert not judge(EXACT, BASE, again, turned, twins(nudged=scaled(1.1))).ok, "its first update differs"
+    assert not judge(EXACT, BASE, BASE, trial, twins(nudged=scaled(1.1))).ok, "the command does not differ from itself"
+    pair = pinned(again, replace(trial, updates=again.updates))
+    assert judge(REDRAWS, BASE, again, scaled(1.3), twins(nudged=grown(0.004), **pair)).ok
+    assert not judge(REDRAWS, BASE, again, scaled(1.3), twins(nudged=grown(0.001), **pair)).ok
+
+
 # numeric levers
 
 
@@ -544,6 +565,13 @@ def test_pinned_draws_decide_where_they_can_be_had() -> None:
     assert not other.ok and "pinned" in other.why, "a redrawn twin would have let this pass"
     nan = replace(BASE, losses=(*BASE.losses[:-1], (NAN,)))
     assert not judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=wide, **pinned(BASE, nan))).ok
+
+
+def test_draws_that_differ_after_the_first_samples_are_pinned_beside_a_numeric_lever_too() -> None:
+    rule = replace_rule(REDRAWS, numeric=True, tolerance=0.005)
+    late = replace(noisy(1e-7, 3), losses=(*noisy(1e-7, 3).losses[:10], *scaled(1.1).losses[10:]))
+    found = judge(rule, BASE, noisy(1e-7, 1), late, twins(nudged=BASE, **pinned(BASE, scaled(1.001))))
+    assert (found.ok, found.level) == (True, "redraw")
 
 
 def test_pinned_draws_with_a_numeric_lever_keep_its_tolerance() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from machine import FakeLever, FakeSide, Tune, Uses, compiler, factors, kept
+from machine import FakeLever, FakeSide, Tune, Uses, compiler, factors, kept, starter
 
 from hotlap.experiment.evidence import Evidence
 from hotlap.experiment.statistics import half_width
@@ -41,6 +41,14 @@ def test_starts_that_narrow_it_come_on_both_sides(tune: Tune, cores: int) -> Non
 def test_a_narrow_one_gets_none(tune: Tune) -> None:
     found, machine = tune(LEVERS, STEP, budget=3000.0)
     assert found.proved.starts == len(with_levers(machine)) == 2
+
+
+def test_a_long_search_leaves_time_for_it(tune: Tune) -> None:
+    """Levers that win nothing would take all of it."""
+    vain = [starter(f"vain{number}", 0.5, stage="graphs") for number in range(40)]
+    found, _ = tune([*LEVERS, *vain], STEP, **{**WIDE, "budget": 400.0})
+    assert found.proved.starts > 2
+    assert found.not_done[0].startswith("the budget ended the search; not tried: ")
 
 
 def test_without_time_the_first_proof_stands(tune: Tune) -> None:

@@ -13,6 +13,12 @@ COMPILE_SHARE: Final = 0.3
 STARTS: Final = 3
 """Of each side, for which a proof has its time set aside: on hosts that others share, two have not told 1.9 from what
 processes differ by."""
+NARROW_SHARE: Final = 0.15
+"""Of the budget, that more starts of what is proved may take for their time to be set aside."""
+NARROW_STARTS: Final = (2, 1)
+"""Of each side, that are set aside, the first of them that may."""
+NARROW_ROUNDS: Final = 8
+"""Of their turns."""
 FEWEST: Final = 2
 """Of each side, with which a proof is begun where no more time is left."""
 LONGER: Final = 1.125
@@ -50,6 +56,8 @@ class Budget:
         """Processes of the bare command that wait for the next proof."""
         self.to_prove = False
         """Whether a gain was measured that is not proved."""
+        self.narrow_s = 0.0
+        """Set aside for more starts of what is proved."""
 
     @property
     def spent(self) -> float:
@@ -111,9 +119,18 @@ class Budget:
         return MARGIN * (self.starts_s(starts) + self.turns_s(2 * sides, LEAST_ROUNDS))
 
     def afford(self, seconds: float) -> None:
-        """Raises BudgetSpent where so many are not left beside the proof."""
-        if self.left < MARGIN * seconds + self.proof_s:
+        """Raises BudgetSpent where so many are not left beside the proof, and what narrows it."""
+        if self.left < MARGIN * seconds + self.proof_s + self.narrow_s:
             raise BudgetSpent
+
+    def narrowing_s(self, new: int) -> float:
+        """Seconds that so many more starts of each side take, with turns beside as many that stand."""
+        return MARGIN * (self.starts_s(2 * new) + self.turns_s(4 * new, NARROW_ROUNDS))
+
+    def set_aside(self, wide: bool) -> None:
+        """For more starts of what is proved, where its interval is wide."""
+        known = (self.narrowing_s(new) for new in NARROW_STARTS if wide)
+        self.narrow_s = next((seconds for seconds in known if seconds < NARROW_SHARE * self.seconds), 0.0)
 
     def timeout(self, compiles: bool) -> float:
         """After how many seconds a start counts as hung."""

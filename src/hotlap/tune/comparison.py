@@ -25,7 +25,7 @@ from hotlap.experiment.statistics import (
 from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
 from hotlap.records.tune import Parity, Proof
 
-from .budget import MARGIN
+from .budget import MARGIN, NARROW_ROUNDS
 from .objective import peak_bytes
 from .starts import other_work
 from .state import State
@@ -133,20 +133,19 @@ class Comparison:
             len(self.after) < MOST_STARTS
             and not (self.failed or state.sequential)
             and state.reference.ready
-            and self.ratio.interval is not None
-            and half_width(self.ratio.interval) > NARROW_ENOUGH
+            and self.wide
         ):
             stand = [side for side in self.before if side.ready]
-            new = max(1, min(len(stand), budget.at_once) // 2)
-            turns_s = budget.turns_s(4 * new, ROUNDS[0])
-            if budget.left < MARGIN * (budget.starts_s(2 * new) + turns_s):
+            most = max(1, min(len(stand), budget.at_once) // 2)
+            new = next((new for new in range(most, 0, -1) if budget.left >= budget.narrowing_s(new)), 0)
+            if not new:
                 break
-            known = len(self.fresh)
+            known, turns_s = len(self.fresh), budget.turns_s(4 * new, NARROW_ROUNDS)
             self.look += new
             there = self._starts(min(STARTS + self.look, MOST_STARTS), MOST_STARTS)
             added = [side for side in self.fresh[known:] if side.ready]
             # as many stand beside them as they are, else turns tell nothing of them beside those of before
-            there = there and self._take(self.look, [*stand[: len(added)], *added], ROUNDS[0], turns_s)
+            there = there and self._take(self.look, [*stand[: len(added)], *added], NARROW_ROUNDS, turns_s)
             for side in added:  # their memory is for the next
                 state.bench.end(side)
             if not there:
@@ -159,6 +158,11 @@ class Comparison:
         holds = found.interval is not None and found.interval.low > 1
         self.ratio = Ratio(found.ratio, found.interval, proved=holds)
         return self.result()
+
+    @property
+    def wide(self) -> bool:
+        """Whether more starts should narrow the interval."""
+        return self.ratio.interval is not None and half_width(self.ratio.interval) > NARROW_ENOUGH
 
     def _decided(self) -> bool:
         found = self.ratio

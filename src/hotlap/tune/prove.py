@@ -132,6 +132,7 @@ def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
     state.leave_open(None)
     state.found.tuned = tuned
     state.narrow_down = partial(narrow_down, state, comparison)
+    state.budget.set_aside(comparison.wide and not state.memory)
     state.keep(proof.levers, comparison.after[0])
     state.side = comparison.after[0] if comparison.after[0].alive else None
     _end(state, comparison.after[1:])

@@ -9,6 +9,7 @@ the others (`worth.py`).
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from statistics import pstdev
 from typing import Final
 
@@ -101,9 +102,9 @@ class Search:
             while each_for_itself(state):
                 prove(state)
             self.let_go()
-            state.narrow_down()
         except BudgetSpent:
             self._spent()
+        state.narrow_down()
         state.found.fitted = fitted(state)
         if state.found.no_reference == NO_TIME:
             state.found.not_done.append("no time was left to measure what the levers cost that make it fit")
@@ -113,6 +114,9 @@ class Search:
         """The budget ended the search: what was measured is proved if there is time, and what was not tried is said."""
         state = self.state
         prove(state)
+        with suppress(BudgetSpent):
+            while each_for_itself(state):
+                prove(state)
         context = state.context()
         measured = state.found.unproved.levers if state.found.unproved is not None else ()
         known = {*context.active, *state.refused, *state.found.dropped, *(use.name for use in measured)}
