@@ -51,6 +51,9 @@ class Budget:
         """From where it stands until it is ready, by itself: of the bare command, and of the best set."""
         self.step_s = 0.0
         """Of a step, about."""
+        self.turn_s = 0.0
+        """That a turn took: more than its steps where evaluations come between, or workers that were stopped are waited
+        for."""
         self.least_steps = 1
         self.bare = 0
         """Processes of the bare command that wait for the next proof."""
@@ -100,7 +103,8 @@ class Budget:
 
     def turns_s(self, sides: int, rounds: int = ROUNDS) -> float:
         """Seconds that turns of so many sides take."""
-        return rounds * sides * (LONGER * max(TURN_S, self.least_steps * self.step_s) + 1.5 * self.step_s)
+        planned = LONGER * max(TURN_S, self.least_steps * self.step_s) + 1.5 * self.step_s
+        return rounds * sides * max(planned, self.turn_s)
 
     @property
     def proof_s(self) -> float:
@@ -125,11 +129,11 @@ class Budget:
 
     def narrowing_s(self, new: int) -> float:
         """Seconds that so many more starts of each side take, with turns beside as many that stand."""
-        return MARGIN * (self.starts_s(2 * new) + self.turns_s(4 * new, NARROW_ROUNDS))
+        return self.starts_s(2 * new) + self.turns_s(4 * new, NARROW_ROUNDS)
 
     def set_aside(self, wide: bool) -> None:
         """For more starts of what is proved, where its interval is wide."""
-        known = (self.narrowing_s(new) for new in NARROW_STARTS if wide)
+        known = (MARGIN * self.narrowing_s(new) for new in NARROW_STARTS if wide)
         self.narrow_s = next((seconds for seconds in known if seconds < NARROW_SHARE * self.seconds), 0.0)
 
     def timeout(self, compiles: bool) -> float:

@@ -184,7 +184,9 @@ class Search:
         state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in (first, second))
         rounds = []
         if first.ready and second.ready:
+            begun = state.budget.spent
             rounds = take_turns(state.bench, [first, second], ROUNDS, state.budget.turns_s(2, ROUNDS))
+            state.budget.turn_s = (state.budget.spent - begun) / max(1, 2 * len(rounds))
         if len(rounds) >= ROUNDS:
             logs = log_ratios(rounds, first, second)
             differ, state.turns_differ = center(logs), pstdev(logs) / math.sqrt(2)
