@@ -210,6 +210,18 @@ def test_what_is_not_the_same_is_not_told(step: Callable[[], None]) -> None:
     assert rows_of(step) == []
 
 
+def test_a_mask_that_is_converted_again_is_little_beside_the_attention() -> None:
+    """Its numbers are many, but each of attention's takes a row of keys."""
+    mask, q = torch.ones(64, 64, dtype=torch.bool).tril(), torch.randn(1, 1, 64, 8)
+
+    def step() -> None:
+        y = q
+        for _ in range(4):
+            y = torch.nn.functional.scaled_dot_product_attention(y + 1, y, y, attn_mask=mask)
+
+    assert sum(part for _, _, part, _ in rows_of(step)) < 0.5
+
+
 def test_what_a_cuda_graph_makes_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: None)
     lines = Lines(operator.call)

@@ -111,6 +111,8 @@ class Repeats:
             inner = args[at].size(-1)
             if not unknown:
                 rows, told = self._of(args[at]), [self._sparse(one) for one in args[at : at + 2]]
+        elif "scaled_dot_product" in schema.name or "_attention_forward" in schema.name:
+            inner = 2 * args[1].size(-2)
         elif schema.name == "aten::convolution":
             inner, told = args[1][0].numel(), [_long(*args)]
         return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told

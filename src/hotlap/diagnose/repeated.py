@@ -16,7 +16,7 @@ LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
 AGAIN: Final = Cause(
     "computed-again",
-    "the same input goes through the same layers several times a step",
+    "the same is computed from the same input several times a step",
     "what comes out is the same each time, and where it has a backward, that runs as often",
     "compute it once, before the loop, and pass the result on: keys and values of a memory once a sequence, an encoded "
     "set once a batch; what has gradients serves as `.detach()` where none are wanted; running averages of a BatchNorm "
