@@ -71,7 +71,8 @@ class Repeats:
     def __init__(self) -> None:
         self._seen: Counter[tuple[int, Chain]] = Counter()
         self._sizes: dict[int, int] = {}
-        """By what an op makes: from where and how often it was made, and how many elements that is."""
+        """By what an op makes: from where and how often it was made, and how many elements that is, each as often as it
+        takes time to write one."""
         self._numbers = itertools.count()
         self._made: dict[Any, int] = {}
         self._held: dict[int, tuple[Any, int, int]] = {}
@@ -119,19 +120,19 @@ class Repeats:
 
     def end(self, op: Op, made: Any) -> bool:
         """It was. Returns whether it computed anything, as views do not."""
-        number, written, known, *_ = op
+        number, written, known, _, _, inner, _ = op
         fresh = [one for one in filter(_plain, _tensors([made])) if storage(one) not in known]
         for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
             self._fresh.add(storage(one))
-        self._sizes[number] = sum(one.numel() for one in (fresh or written))
+        self._sizes[number] = sum(one.numel() for one in (fresh or written)) * (1 + inner // AT_ONCE)
         return bool(written or fresh)
 
     def called(self, op: Op, chain: Chain) -> None:
         """It counts. chain: the user's frames around it, the outermost first."""
-        number, _, _, rows, zeros, inner, told = op
+        number, _, _, rows, zeros, _, told = op
         self._seen[number, chain] += 1
-        work = self._sizes[number] * (1 + inner // AT_ONCE)
+        work = self._sizes[number]
         self._work[chain[-1]] += work
         self._told += [(chain[-1], one, work) for one in told if one is not None and work]
         if rows is not None:
