@@ -353,9 +353,8 @@ KNOWN: Final = (
             "metric-on-host",
             "a metric is computed on the host",
             "predictions go through numpy and Python, on one core, while the model stands still",
-            "compute it only in the steps in which it is logged, every n or once an epoch: `if step % 50 == 0:` around "
-            "`{it}`; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
-            "up, and read the sum at the epoch's end",
+            "`{it}` only in the steps that log it, `if step % 50 == 0:`, or once an epoch; or count with torch "
+            "(`(logits.argmax(-1) == y).sum()`), add up, and read the sum at the epoch's end",
         ),
         ends=(
             "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",

@@ -31,6 +31,7 @@ from .causes import (
 )
 from .findings.host_code import WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
+from .seldom_used import SeldomUsed, seldom_used
 from .statements import (
     cause_at,
     cross_entropy_at,
@@ -106,9 +107,13 @@ def with_samples(
     if worker is not None and worker.looks >= LEAST_LOOKS and not by_itself:
         samples, whose = _of_worker(samples, worker), "of a worker's time"
     device = diagnosis.device != "cpu"
+    before = diagnosis.findings
+    if (used := seldom_used(samples)) is not None and samples.looks >= LEAST_LOOKS:
+        samples = used.rest
+        before = tuple(two for one in before for two in _of_seldom_used(one, used, diagnosis.step_ms))
     findings = tuple(
         _profiled(found, one, samples.looks)
-        for one in map(_with_tensors, diagnosis.findings, repeat(loader), repeat(by_itself))
+        for one in map(_with_tensors, before, repeat(loader), repeat(by_itself))
         for found in (
             _of_tensors(one, main, worker, loader, diagnosis.step_ms)
             or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
@@ -229,6 +234,15 @@ def _of_tensors(
         levers=(),
     )
     return _divided(finding, found, handed, step_ms)
+
+
+def _of_seldom_used(finding: Finding, used: SeldomUsed, step_ms: float) -> tuple[Finding, ...]:
+    """The loop's own code, as what it computes and seldom uses, and the rest."""
+    if finding.id != "host-code":
+        return (finding,)
+    said = f"{finding.evidence}; {used.evidence}"
+    found = msgspec.structs.replace(_with(finding, used.cause), where=used.where, evidence=said)
+    return _divided(finding, found, used.part, step_ms)
 
 
 def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
@@ -440,7 +454,7 @@ def _explained(
     whose: str,
 ) -> tuple[Finding, ...]:
     """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
-    if samples.looks < LEAST_LOOKS:
+    if samples.looks < LEAST_LOOKS or (finding.id == "host-code" and finding.named):
         return (finding,)
     ranks = diagnosis.ranks
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)

@@ -1,0 +1,139 @@
+"""Values that each step computes in the loop's own code, and few steps use: told of the outermost statement on the way
+to them under which all that runs only computes."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from hotlap.records.diagnosis import Place
+from hotlap.records.profile import SampledPath, Samples, UserFrame
+
+from .batches import MODEL, NEXT_TO_NONE, TRAINS, known_paths, under
+from .causes import Cause
+from .source import calls_in, function_at, name_of
+from .statements import short
+from .uses import Use, Uses, branch_at, calls_writer, loops_at, statement_at, writes
+
+READS: Final = frozenset({"cpu", "item", "numpy", "tolist"})
+"""Calls that wait for a device, of which there is more to be said where they are added up."""
+LEAST: Final = 0.2
+"""Of the loop's own time."""
+
+
+@dataclass(frozen=True)
+class SeldomUsed:
+    """Where most of what makes such values is. part: of the loop's own time. rest: samples of all else."""
+
+    where: Place
+    cause: Cause
+    evidence: str
+    part: float
+    rest: Samples
+
+
+def seldom_used(samples: Samples) -> SeldomUsed | None:
+    """Of the loop's own code, what is told by one line's use of it and takes the most."""
+    by_use: defaultdict[tuple[Use, bool], list[tuple[UserFrame, SampledPath]]] = defaultdict(list)
+    for row, frame, use in _told(known_paths(samples.paths, samples.files), samples.files):
+        adds = isinstance(statement_at(_place(samples.files, frame)), ast.AugAssign)
+        by_use[use, adds].append((frame, row))
+    whole = sum(row[5] for row in samples.lines if row[0] == "other")
+    if not by_use:
+        return None
+    (use, adds), most = max(by_use.items(), key=lambda one: sum(row[3] for _, row in one[1]))
+    part = sum(row[3] for _, row in most) / max(whole, 1e-9)
+    if part < LEAST:
+        return None
+    took: defaultdict[UserFrame, float] = defaultdict(float)
+    left = {row[:5]: row[5] for row in samples.lines}
+    for frame, (phase, path, inside, ms) in most:
+        took[frame] += ms
+        key = phase, *path[-1], inside
+        left[key] = max(0.0, left.get(key, 0.0) - ms)
+    where = _place(samples.files, max(took, key=lambda one: took[one]))
+    rest = msgspec.structs.replace(samples, lines=tuple((*key, ms) for key, ms in left.items()))
+    return _of(where, use, adds, min(1.0, part), rest)
+
+
+def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[SampledPath, UserFrame, Use]]:
+    """Rows of the loop's own code under such statements, the outermost that only compute, and the first use."""
+    own = [row for row in rows if row[0] == "other" and row[1]]
+    uses = Uses(files, _step_loop(rows, files))
+    took, ran = under(own), under([row for row in rows if row[0] in MODEL])
+    below: defaultdict[UserFrame, set[Place]] = defaultdict(set)
+    for _, path, _, _ in own:
+        for at, frame in enumerate(path):
+            below[frame] |= {_place(files, one) for one in path[at + 1 :]}
+
+    def computes(frame: UserFrame) -> bool:
+        """Whether all under a line only does that."""
+        place = _place(files, frame)
+        statement, function = statement_at(place), function_at(place)
+        if statement is None or calls_writer(statement) or ran[frame] >= NEXT_TO_NONE * took[frame]:
+            return False
+        called = {name_of(one).split(".")[-1] for one in calls_in(statement)}
+        if isinstance(statement, ast.AugAssign) and called & READS:
+            return False
+        inner = (function_at(one) for one in below[frame])
+        return not any(one is not None and one is not function and writes(one) for one in inner)
+
+    for row in own:
+        places = [_place(files, one) for one in row[1]]
+        begins = next((at for at, one in enumerate(places) if uses.around(one) is not None), 0)
+        not_each = any(map(branch_at, places)) or any(map(uses.is_conditional, places[begins:]))
+        if not_each or any(map(uses.is_behind, places)):
+            continue
+        for at, frame in enumerate(row[1]):
+            if computes(frame) and (found := uses.of(places[: at + 1])):
+                yield row, frame, min(found)
+                break
+
+
+def _step_loop(rows: Sequence[SampledPath], files: Sequence[str]) -> Place | None:
+    """The innermost loop that backward and update lie in."""
+    held = {
+        phase: {
+            (loop.end_lineno or 0) - loop.lineno: Place(file=files[frame[0]], line=loop.lineno)
+            for row in rows
+            if row[0] == phase
+            for frame in row[1]
+            for loop in loops_at(_place(files, frame))
+        }
+        for phase in TRAINS
+    }
+    both = set.intersection(*(set(one.items()) for one in held.values()))
+    return min(both, key=lambda one: one[0])[1] if both else None
+
+
+def _place(files: Sequence[str], frame: UserFrame) -> Place:
+    return Place(file=files[frame[0]], line=frame[1], function=frame[2])
+
+
+def _of(where: Place, use: Use, adds: bool, part: float, rest: Samples) -> SeldomUsed:
+    own, at = statement_at(where), f"line {use.line}"
+    at += f" of {use.file}" if use.file != where.file else ""
+    here = use.file == where.file and function_at(Place(file=use.file, line=use.line)) is function_at(where)
+    value = own.value if isinstance(own, (ast.Assign, ast.Return)) and not here else own
+    it = short(value) if value is not None else ""
+    there = f"`if {use.test}:` ({at})" if use.test else f"after the loop, before {at}"
+    if adds:
+        instead = (
+            f"only in the steps that show it: {there} around `{it}`, or its call, too, and it is of their batches; or "
+            "keep what it takes, and add up where it is shown"
+        )
+    elif here:
+        instead = f"move `{it}` into {there}" if use.test else f"`{it}` once, {there}"
+    else:
+        instead = f"compute `{it}` only in {there}; here only keep what it takes"
+    done = "numbers are added up" if adds else "a value is computed"
+    cause = Cause(
+        "seldom-used",
+        f"{done} in each step and used only in some",
+        "in all other steps nothing looks at the result",
+        instead,
+    )
+    return SeldomUsed(where, cause, f"{part:.0%} of it under such lines, used only {there}", part, rest)
