@@ -103,7 +103,7 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             + "        meter.update(x)  # 0"
             + SHOWS.format("meter.compute()"),
             "# 1",
-            "only in the steps that show it: `if step % EVERY == 0:` (line 19) around `self.errors += distance(scores)`",
+            "only in the steps that show it: `if step % EVERY == 0:` (line 19) around `self.errors +=",
         ),
         (  # what is returned beside the loss
             BEGIN.replace("loss = model(x)", "loss, auc = forward(x)  # 0").replace(
