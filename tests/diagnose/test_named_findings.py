@@ -538,9 +538,11 @@ ASKED = "for x, y in zip(xs, ys):\n    loss = f(model(x[None]), y)\n    grads = 
 def test_as_many_backwards_as_rows_that_are_used_one_by_one(text: str, line: int | None, tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(text)
-    found = findings_of(measured(**{**EACH, "more": {**EACH["more"], "argv": (str(file),)}}))
-    assert [one.where and one.where.line for one in found if one.named] == ([] if line is None else [line])
-    assert all("torch.func.vmap(torch.func.grad(" in one.instead for one in found if one.named)
+    micro = (32.0, 1.0) if "backward()" in text else None
+    found = findings_of(measured(**{**EACH, "micro": micro, "more": {**EACH["more"], "argv": (str(file),)}}))
+    told = [one for one in found if one.id == "gradients-of-each"]
+    assert [one.where and one.where.line for one in told] == ([] if line is None else [line])
+    assert all("torch.func.vmap(torch.func.grad(" in one.instead for one in told)
 
 
 @pytest.mark.parametrize(
@@ -552,6 +554,7 @@ def test_as_many_backwards_as_rows_that_are_used_one_by_one(text: str, line: int
         ({"phases": Phases(forward=400.0, backward=500.0)}, None),  # large operations: it has to be computed
         ({"gpu_phases": PHASES, "gpu_paced": Phases()}, None),
         ({"rows": 40.0}, None),
+        ({"micro": (32.0, 1.0)}, None),  # losses go backward, of which no gradient is read
         ({"rows": 9.0}, None),  # of something else than rows
         ({"rows": 2.0, "more": {"backwards": 20}}, None),
         ({"rows": None}, None),

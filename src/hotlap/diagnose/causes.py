@@ -335,6 +335,18 @@ KNOWN: Final = (
     ),
     Known(
         Cause(
+            "convolution-on-the-host",
+            "a convolution is computed tap by tap on the host",
+            "its work is the length of the data times that of the kernel, on one core",
+            "of a Gaussian, or another kernel that is a product of one for rows and one for columns, two passes in one "
+            "dimension: `scipy.ndimage.gaussian_filter`, or `convolve1d` along each axis; of other kernels that are "
+            "long (hundreds of taps; in two dimensions 9 x 9) by FFT: `scipy.signal.oaconvolve`, `fftconvolve`; or "
+            "whole batches by torch's `conv1d`, `conv2d`",
+        ),
+        inside=re.compile(r"numpy\.(convolve|correlate)|scipy\.(convolve2d|correlate2d|_correlate_or_convolve)"),
+    ),
+    Known(
+        Cause(
             "on-the-host",
             "a library computes it on the host",
             "each call is for itself, on one core, while the model waits, and for a sample again in each epoch",

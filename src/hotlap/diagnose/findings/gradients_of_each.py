@@ -43,7 +43,10 @@ def find(measured: Measured) -> Finding | None:
     if facts is None or root is None or rows is None or not facts.optimizer_steps or rows < LEAST_ROWS:
         return None
     times = facts.backwards / facts.optimizer_steps
-    if not rows <= times <= MORE * rows or (where := _asked(facts)) is None:
+    if (
+        not rows <= times <= MORE * rows
+        or (where := _asked(facts, measured.micro is None or measured.micro[0] < rows)) is None
+    ):
         return None
     each = facts.forwards / max(1, facts.backwards) if facts.forwards_each is None else facts.forwards_each
     phases = ("forward", "backward") if each >= OWN_FORWARD else ("backward",)
@@ -72,9 +75,9 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
-def _asked(facts: Facts) -> Place | None:
+def _asked(facts: Facts, returned: bool) -> Place | None:
     """The first line of the user's files where a loop that does not train asks for gradients that it uses one by one,
-    itself or by a function of the file."""
+    itself or by a function of the file. returned: by `autograd.grad`, as no losses go backward."""
     for file in files_of(facts):
         module = parsed(file)
         calls = list(calls_in(module)) if module is not None else []
@@ -85,7 +88,9 @@ def _asked(facts: Facts) -> Place | None:
         asks += [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in functions]
         lines = [call.lineno for call in asks if id(call) in made or _loop(file, call) is not None]
         backwards = [place_at(file, call.lineno) for call in calls if name_of(call).split(".")[-1] == "backward"]
-        if lines := [*lines, *(one.line for one in backwards if one.line is not None and wants_each(one))]:
+        if not returned:
+            lines = [one.line for one in backwards if one.line is not None and wants_each(one)]
+        if lines:
             return place_at(file, min(lines))
     return None
 
