@@ -71,7 +71,7 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             + "        auc = meter.update(x)  # 0"
             + SHOWS.format("auc"),
             "# 1",
-            "compute `self.compute()` only in `if step % EVERY == 0:` (line 19); here only keep what it takes",
+            "compute `self.compute()` only when it is used, in `if step % EVERY == 0:` (line 19); here only keep what it takes",
         ),
         (  # by way of another value, and of a tuple
             BEGIN + "        auc, n = roc(x), 3  # 0\n        text = f'{auc} of {n}'" + SHOWS.format("text"),
@@ -83,12 +83,12 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             + "        meter.update(x)  # 0"
             + SHOWS.format("meter.auc"),
             "# 2",
-            "compute `roc(np.concatenate(self.scores))` only in",
+            "compute `roc(np.concatenate(self.scores))` only when",
         ),
         (  # the function of the loop is called by another one, under a condition
             BEGIN + "        auc = roc(x)  # 1\n    print(auc)\nif args.train:\n    train()  # 0\n",
             "# 1",
-            "`auc = roc(x)` once, after the loop, before line 19",
+            "`auc = roc(x)` after the loop, before line 19",
         ),
         (
             BEGIN + "        shows = not step % 50\n        auc = roc(x)  # 0\n        if shows and main:\n"
@@ -103,7 +103,28 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             + "        meter.update(x)  # 0"
             + SHOWS.format("meter.compute()"),
             "# 1",
-            "only in the steps that show it: `if step % EVERY == 0:` (line 19) around `self.errors +=",
+            "add up only when it is shown: `if step % EVERY == 0:` (line 19) around `self.errors +=",
+        ),
+        (  # of all parameters, by a list or a sum that is made anew
+            BEGIN + "        norms = []\n        for p in x:\n            norms.append(p.norm())  # 0\n"
+            "        norm = sum(norms)" + SHOWS.format("norm"),
+            "# 0",
+            "move the loop around `norms.append(p.norm())` into `if step % EVERY == 0:` (line 22)",
+        ),
+        (
+            BEGIN
+            + "        norm = 0\n        for p in x:\n            norm += p.norm().item()  # 0"
+            + SHOWS.format("norm"),
+            "# 0",
+            "move the loop around `norm += p.norm().item()` into",
+        ),
+        (
+            "def norm_of(x):\n    total = 0\n    for p in x:\n        total += p.norm()  # 1\n    return total\n"
+            + BEGIN
+            + "        norm = norm_of(x)  # 0"
+            + SHOWS.format("norm"),
+            "# 0",
+            "move `norm = norm_of(x)` into",
         ),
         (  # what is returned beside the loss
             BEGIN.replace("loss = model(x)", "loss, auc = forward(x)  # 0").replace(
@@ -111,7 +132,7 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             )
             + SHOWS.format("auc"),
             "# 1",
-            "compute `roc(x)` only in",
+            "compute `roc(x)` only when",
         ),
     ],
 )
@@ -141,6 +162,8 @@ def test_it_is_told_with_the_branch_that_uses_it(text: str, place: str, instead:
         BEGIN + "        total += loss.item()  # 0" + SHOWS.format("total"),
         BEGIN + "        log.append(roc(x))  # 0" + SHOWS.format("log[-1]"),
         BEGIN + "        out['auc'] = roc(x)  # 0" + SHOWS.format("out"),
+        BEGIN + "        out = {}\n        out['auc'] = roc(x)  # 0\n        use(out)\n" + SHOWS.format("out"),
+        BEGIN + "        norm = 0\n        norm += roc(x)  # 0\n        clip(norm)\n" + SHOWS.format("norm"),
         BEGIN + "        for row in x:\n            auc = roc(row)  # 0\n        use(auc)\n",  # of the step, not of all
         BEGIN.replace("return roc_auc_score(", "self.auc = roc(").replace("s))\n", "s))  # 1\n")
         + "        meter.compute()  # 0\n        use(meter.auc)\n",

@@ -38,8 +38,7 @@ class SeldomUsed:
 def seldom_used(samples: Samples) -> SeldomUsed | None:
     """Of the loop's own code, what is told by one line's use of it and takes the most."""
     by_use: defaultdict[tuple[Use, bool], list[tuple[UserFrame, SampledPath]]] = defaultdict(list)
-    for row, frame, use in _told(known_paths(samples.paths, samples.files), samples.files):
-        adds = isinstance(statement_at(_place(samples.files, frame)), ast.AugAssign)
+    for row, frame, use, adds in _told(known_paths(samples.paths, samples.files), samples.files):
         by_use[use, adds].append((frame, row))
     whole = sum(row[5] for row in samples.lines if row[0] == "other")
     if not by_use:
@@ -59,8 +58,9 @@ def seldom_used(samples: Samples) -> SeldomUsed | None:
     return _of(where, use, adds, min(1.0, part), rest)
 
 
-def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[SampledPath, UserFrame, Use]]:
-    """Rows of the loop's own code under such statements, the outermost that only compute, and the first use."""
+def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[SampledPath, UserFrame, Use, bool]]:
+    """Rows of the loop's own code under such statements, the outermost that only compute, the first use, and whether
+    they add up over steps."""
     own = [row for row in rows if row[0] == "other" and row[1]]
     uses = Uses(files, _step_loop(rows, files))
     took, ran = under(own), under([row for row in rows if row[0] in MODEL])
@@ -76,7 +76,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
         if statement is None or calls_writer(statement) or ran[frame] >= NEXT_TO_NONE * took[frame]:
             return False
         called = {name_of(one).split(".")[-1] for one in calls_in(statement)}
-        if isinstance(statement, ast.AugAssign) and called & READS:
+        if uses.adds_up(place) and called & READS:
             return False
         inner = (function_at(one) for one in below[frame])
         return not any(one is not None and one is not function and writes(one) for one in inner)
@@ -89,7 +89,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
             continue
         for at, frame in enumerate(row[1]):
             if computes(frame) and (found := uses.of(places[: at + 1])):
-                yield row, frame, min(found)
+                yield row, frame, min(found), uses.adds_up(places[at])
                 break
 
 
@@ -118,17 +118,24 @@ def _of(where: Place, use: Use, adds: bool, part: float, rest: Samples) -> Seldo
     at += f" of {use.file}" if use.file != where.file else ""
     here = use.file == where.file and function_at(Place(file=use.file, line=use.line)) is function_at(where)
     value = own.value if isinstance(own, (ast.Assign, ast.Return)) and not here else own
-    it = short(value) if value is not None else ""
+    it = f"`{short(value)}`" if value is not None else ""
+    if here and next(loops_at(where), None) is not next(loops_at(Place(file=use.file, line=use.line)), None):
+        it = f"the loop around {it}" if use.test else it
     there = f"`if {use.test}:` ({at})" if use.test else f"after the loop, before {at}"
     if adds:
         instead = (
-            f"only in the steps that show it: {there} around `{it}`, or its call, too, and it is of their batches; or "
-            "keep what it takes, and add up where it is shown"
+            f"add up only when it is shown: {there} around {it}, or its call, too, and it is of their batches; or keep what "
+            "it takes, and add up there"
+        )
+    elif here and use.test:
+        instead = (
+            f"compute it only when it is used: move {it} into {there}; where what it reads changes on the way, as "
+            "gradients do, put it under the same condition in its place"
         )
     elif here:
-        instead = f"move `{it}` into {there}" if use.test else f"`{it}` once, {there}"
+        instead = f"compute it only once: {it} {there}"
     else:
-        instead = f"compute `{it}` only in {there}; here only keep what it takes"
+        instead = f"compute {it} only when it is used, in {there}; here only keep what it takes"
     done = "numbers are added up" if adds else "a value is computed"
     cause = Cause(
         "seldom-used",

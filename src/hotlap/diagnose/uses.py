@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from hotlap.records.diagnosis import Place
 
-from .source import calls_in, function_at, name_of, parsed, statements_at
+from .source import calls_in, function_at, name_at, name_of, parsed, statements_at
 
 EVERY: Final = 3
 """Steps from one use to the next, at least, where that is a number."""
@@ -19,6 +19,7 @@ WRITES: Final = frozenset(
     {"append", "add", "backward", "extend", "next", "pop", "push", "put", "send", "step", "update", "write"}
 )
 SHOWS: Final = frozenset({"add_scalar", "debug", "info", "log", "print", "set_description", "set_postfix", "write"})
+KEEPS: Final = frozenset({"append", "extend"})
 PLAIN: Final = frozenset({"all", "any", "is_available", "isinstance", "len", "numel"})
 """Calls in conditions that ask what there is."""
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -59,36 +60,53 @@ class Uses:
         self._open.add((at.file, own.lineno, name, parts))
         if isinstance(own, ast.Return):
             calls = [one for one in outer if statement_at(one) is not own]  # it may be in a comprehension of its own
-            return self._made(calls[-1], calls[:-1], "", _parts(own, name)) if calls else self._by_name(at, own)
-        if not isinstance(own, (ast.Assign, ast.AugAssign)):
+            return self._made(calls[-1], calls[:-1], "", _parts(own, name)) if calls else self._by_name(at, own, at)
+        scope, kept = function_at(at) or self._modules.get(at.file), kept_in(own)
+        if scope is None or not (self._is_of_step(kept, at) if kept else isinstance(own, (ast.Assign, ast.AugAssign))):
             return None
-        scope = function_at(at) or self._modules.get(at.file)
         found: list[Found] = []
         for target in _targets(own, parts):
-            if isinstance(target, ast.Name) and scope is not None and not _is_shared(target.id, scope):
-                reads = (Place(file=at.file, line=line) for line in _loads(scope, target.id, ast.Name))
-                found += [self._read(one, outer, own, target.id) for one in reads]
-            elif isinstance(target, ast.Attribute):
-                found += [self._read(one, (), own) for one in self._everywhere(target.attr)]
+            if isinstance(target, ast.Attribute):
+                found += [self._read(one, (), own, at) for one in self._everywhere(target.attr)]
+            elif (name := kept or name_at(target)) and not _is_shared(name, scope):
+                reads = (Place(file=at.file, line=line) for line in _loads(scope, name, ast.Name))
+                found += [self._read(one, outer, own, at, name) for one in reads]
             else:
                 return None
         return _all(found)
 
-    def _read(self, at: Place, outer: Sequence[Place], of: ast.stmt, name: str = "") -> Found:
+    def adds_up(self, at: Place) -> bool:
+        """Whether a statement adds to what the steps before have left."""
+        own = statement_at(at)
+        return isinstance(own, ast.AugAssign) and not self._is_of_step(_root(own.target), at)
+
+    def _is_of_step(self, name: str, at: Place) -> bool:
+        """Whether a variable is made anew in each step."""
+        scope, loop = function_at(at), self.around(at)
+        made = [
+            one.lineno for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign) and _gives(one, name)
+        ]
+        if loop is not None:
+            return any(loop.lineno <= line <= (loop.end_lineno or 0) for line in made)
+        return self._loop is not None and bool(made)
+
+    def _read(self, at: Place, outer: Sequence[Place], of: ast.stmt, made: Place, name: str = "") -> Found:
         """Of a line that reads what a statement makes. name: of a variable of its function."""
-        own, adds = statement_at(at), isinstance(of, ast.AugAssign)
+        own, adds = statement_at(at), self.adds_up(made)
         if (branch := branch_at(at)) is not None:
             shows = {name_of(call).split(".")[-1] for one in branch.body for call in calls_in(one)} & SHOWS
             return None if adds and not shows else frozenset({Use(at.file, branch.lineno, ast.unparse(branch.test))})
         if self.is_behind(at):
             return None if adds else frozenset({Use(at.file, at.line or 0, "")})
-        if own is None or own is of or isinstance(own, ast.AugAssign):
+        if name and own is not None and kept_in(own) == name:
+            return frozenset()  # that keeps more in it
+        if own is None or own is of or self.adds_up(at):
             return None
         if name or self.around(at) is not None:
             return None if adds or calls_writer(own) else self._made(at, outer, name)
-        return self._by_name(at, of)
+        return self._by_name(at, of, made)
 
-    def _by_name(self, at: Place, of: ast.stmt) -> Found:
+    def _by_name(self, at: Place, of: ast.stmt, made: Place) -> Found:
         """Of what a function returns, or does, by all mentions of its name."""
         function = function_at(at)
         if function is None or function.name.startswith("__"):
@@ -96,7 +114,7 @@ class Uses:
         if (at.file, function.lineno, function.name, ()) in self._open:
             return frozenset()
         self._open.add((at.file, function.lineno, function.name, ()))
-        return _all([self._read(one, (), of) for one in self._everywhere(function.name)])
+        return _all([self._read(one, (), of, made) for one in self._everywhere(function.name)])
 
     def _everywhere(self, name: str) -> Iterator[Place]:
         for file, module in self._modules.items():
@@ -122,8 +140,22 @@ class Uses:
         return statement_at(self._loop)
 
 
-def _targets(own: ast.Assign | ast.AugAssign, parts: Sequence[int]) -> list[ast.expr]:
-    given = own.targets if isinstance(own, ast.Assign) else [own.target]
+def kept_in(own: ast.stmt) -> str:
+    """The variable in which a statement keeps more: `row` of `row.append(x)` and of `row["x"] = x`."""
+    if isinstance(own, ast.Expr) and isinstance(own.value, ast.Call):
+        called = own.value.func
+        return name_at(called.value) if isinstance(called, ast.Attribute) and called.attr in KEEPS else ""
+    target = own.targets[0] if isinstance(own, ast.Assign) else None
+    return _root(target) if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) else ""
+
+
+def _gives(own: ast.Assign, name: str) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == name for one in _targets(own, ()))
+
+
+def _targets(own: ast.stmt, parts: Sequence[int]) -> list[ast.expr]:
+    one = own.target if isinstance(own, ast.AugAssign) else ast.Name(kept_in(own))
+    given = own.targets if isinstance(own, ast.Assign) else [one]
     if len(given) == 1 and isinstance(given[0], ast.Tuple) and parts and max(parts) < len(given[0].elts):
         return [given[0].elts[at] for at in parts]
     return [one for each in given for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
@@ -192,7 +224,8 @@ def _given(scope: ast.AST | None, name: str) -> ast.expr | None:
 
 def calls_writer(node: ast.AST) -> bool:
     """Whether a call in it changes something, by its name."""
-    return any(map(_is_writer, calls_in(node)))
+    keeps = node.value if isinstance(node, ast.Expr) and kept_in(node) else None
+    return any(_is_writer(call) for call in calls_in(node) if call is not keeps)
 
 
 def _is_writer(call: ast.Call) -> bool:
