@@ -64,19 +64,19 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
         (
             BEGIN.replace("s))\n", "s))  # 1\n") + "        auc = meter.compute()  # 0" + SHOWS.format("auc"),
             "# 0",
-            "move `auc = meter.compute()` into `if step % EVERY == 0:` (line 19)",
+            "compute `auc = meter.compute()` only when it is used: move it into `if step % EVERY == 0:` (line 19)",
         ),
         (  # what it is called by keeps something, and that has to be in each step
             BEGIN.replace("s))\n", "s))  # 2\n").replace("e()\n", "e()  # 1\n", 1)
             + "        auc = meter.update(x)  # 0"
             + SHOWS.format("auc"),
             "# 1",
-            "compute `self.compute()` only when it is used, in `if step % EVERY == 0:` (line 19); here only keep what it takes",
+            "compute `self.compute()` only when it is used, in `if step % EVERY == 0:` (line 19); here",
         ),
         (  # by way of another value, and of a tuple
             BEGIN + "        auc, n = roc(x), 3  # 0\n        text = f'{auc} of {n}'" + SHOWS.format("text"),
             "# 0",
-            "move `auc, n = (roc(x), 3)` into",
+            "compute `auc, n = (roc(x), 3)` only when it is used: move it into",
         ),
         (
             BEGIN.replace("return roc_auc_score", "self.auc = roc").replace("s))\n", "s))  # 2\n")
@@ -88,13 +88,13 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
         (  # the function of the loop is called by another one, under a condition
             BEGIN + "        auc = roc(x)  # 1\n    print(auc)\nif args.train:\n    train()  # 0\n",
             "# 1",
-            "`auc = roc(x)` after the loop, before line 19",
+            "compute `auc = roc(x)` only once, after the loop, before line 19",
         ),
         (
             BEGIN + "        shows = not step % 50\n        auc = roc(x)  # 0\n        if shows and main:\n"
             "            log(auc)\n",
             "# 0",
-            "move `auc = roc(x)` into `if shows and main:` (line 20)",
+            "compute `auc = roc(x)` only when it is used: move it into `if shows and main:` (line 20)",
         ),
         (
             BEGIN.replace("return roc_auc_score(np.concatenate(self.scores))", "return self.errors / 9").replace(
@@ -109,14 +109,14 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             BEGIN + "        norms = []\n        for p in x:\n            norms.append(p.norm())  # 0\n"
             "        norm = sum(norms)" + SHOWS.format("norm"),
             "# 0",
-            "move the loop around `norms.append(p.norm())` into `if step % EVERY == 0:` (line 22)",
+            "`norms.append(p.norm())` and the loop around it only when it is used: move it into",
         ),
         (
             BEGIN
             + "        norm = 0\n        for p in x:\n            norm += p.norm().item()  # 0"
             + SHOWS.format("norm"),
             "# 0",
-            "move the loop around `norm += p.norm().item()` into",
+            "compute `norm += p.norm().item()` and the loop around it only when",
         ),
         (
             "def norm_of(x):\n    total = 0\n    for p in x:\n        total += p.norm()  # 1\n    return total\n"
@@ -124,7 +124,7 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             + "        norm = norm_of(x)  # 0"
             + SHOWS.format("norm"),
             "# 0",
-            "move `norm = norm_of(x)` into",
+            "compute `norm = norm_of(x)` only when it is used: move it into",
         ),
         (  # what is returned beside the loss
             BEGIN.replace("loss = model(x)", "loss, auc = forward(x)  # 0").replace(

@@ -119,21 +119,25 @@ def _of(where: Place, use: Use, adds: bool, part: float, rest: Samples) -> Seldo
     here = use.file == where.file and function_at(Place(file=use.file, line=use.line)) is function_at(where)
     value = own.value if isinstance(own, (ast.Assign, ast.Return)) and not here else own
     it = f"`{short(value)}`" if value is not None else ""
-    if here and next(loops_at(where), None) is not next(loops_at(Place(file=use.file, line=use.line)), None):
-        it = f"the loop around {it}" if use.test else it
+    if (
+        here
+        and use.test
+        and next(loops_at(where), None) is not next(loops_at(Place(file=use.file, line=use.line)), None)
+    ):
+        it = f"{it} and the loop around it"
     there = f"`if {use.test}:` ({at})" if use.test else f"after the loop, before {at}"
     if adds:
         instead = (
-            f"add up only when it is shown: {there} around {it}, or its call, too, and it is of their batches; or keep what "
-            "it takes, and add up there"
+            f"add up only when it is shown: {there} around {it}, or its call, too, and it is of their batches; or keep "
+            "what it takes, and add up there"
         )
     elif here and use.test:
         instead = (
-            f"compute it only when it is used: move {it} into {there}; where what it reads changes on the way, as "
+            f"compute {it} only when it is used: move it into {there}; where what it reads changes on the way, as "
             "gradients do, put it under the same condition in its place"
         )
     elif here:
-        instead = f"compute it only once: {it} {there}"
+        instead = f"compute {it} only once, {there}"
     else:
         instead = f"compute {it} only when it is used, in {there}; here only keep what it takes"
     done = "numbers are added up" if adds else "a value is computed"
