@@ -44,7 +44,7 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
     def frame(ends: str) -> UserFrame:
         at = next(at for at, line in enumerate(lines, 1) if line.rstrip().endswith(ends))
         inner = [m for m in (re.match(r"\s*def (\w+)", line) for line in lines[:at]) if m]
-        return 0, at, inner[-1][1]
+        return 0, at, inner[-1][1] if inner else "<module>"
 
     calls = tuple(frame(f"# {n}") for n in range(9) if any(line.endswith(f"# {n}") for line in lines))
     backward, update = frame("backward()"), frame("optimizer.step()")
@@ -126,6 +126,13 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             "# 0",
             "compute `norm = norm_of(x)` only when it is used: move it into",
         ),
+        (  # a script without functions
+            "import numpy\nfor step in range(9):\n    f(x).backward()\n    optimizer.step()\n    norm = 0\n"
+            "    for p in x:\n        norm += p.norm().item()  # 0\n    shows = step % 9 == 0\n    if shows:\n"
+            "        print(norm)\n",
+            "# 0",
+            "compute `norm += p.norm().item()` and the loop around it only when it is used: move it into `if shows:`",
+        ),
         (  # what is returned beside the loss
             BEGIN.replace("loss = model(x)", "loss, auc = forward(x)  # 0").replace(
                 "def train", "def forward(x):\n    auc = roc(x)  # 1\n    return model(x), auc\n\ndef train"
@@ -197,3 +204,24 @@ def test_it_takes_its_part_of_the_loops_own_code(looks: int, told: bool, tmp_pat
         assert first.title == "a value is computed in each step and used only in some"
         assert first.evidence == "x; 80% of it under such lines, used only `if step % EVERY == 0:` (line 19)"
         assert (first.share, first.cost_ms) == pytest.approx((0.4, 3.6)) and left[0].share == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("steps", "told"), [("    optimizer.step()\n", False), ("", True)])
+def test_a_loop_over_rows_is_not_that_of_the_steps(steps: str, told: bool, tmp_path: Path) -> None:
+    """Gradients of each row, say: what stands after their loop is used in each step."""
+    text = (
+        f"def fit(x):\n    for row in x:\n        f(row).backward()\n        norm = roc(row)\n    use(norm)\n{steps}"
+        "for x in data:\n    fit(x)\n    optimizer.step()\n"
+    )
+    if told:  # the loop that updates is this one
+        text = text.replace("backward()\n", "backward()\n        optimizer.step()\n")
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    lines = text.splitlines()
+    main = 0, lines.index("    fit(x)") + 1, "<module>"
+    own, backward = (
+        (0, lines.index(one) + 1, "fit") for one in ("        norm = roc(row)", "        f(row).backward()")
+    )
+    paths = (("other", (main, own), "", 9.0), ("backward", (main, backward), "", 5.0))
+    rows = tuple((phase, *path[-1], inside, ms) for phase, path, inside, ms in paths)
+    assert (seldom_used(Samples(looks=99, files=(str(file),), lines=rows, paths=paths)) is not None) is told

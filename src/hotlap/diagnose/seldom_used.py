@@ -12,7 +12,7 @@ import msgspec
 from hotlap.records.diagnosis import Place
 from hotlap.records.profile import SampledPath, Samples, UserFrame
 
-from .batches import MODEL, NEXT_TO_NONE, TRAINS, known_paths, under
+from .batches import MODEL, NEXT_TO_NONE, known_paths, under
 from .causes import Cause
 from .source import calls_in, function_at, name_of
 from .statements import short
@@ -94,19 +94,20 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
 
 
 def _step_loop(rows: Sequence[SampledPath], files: Sequence[str]) -> Place | None:
-    """The innermost loop that backward and update lie in."""
-    held = {
-        phase: {
-            (loop.end_lineno or 0) - loop.lineno: Place(file=files[frame[0]], line=loop.lineno)
-            for row in rows
-            if row[0] == phase
-            for frame in row[1]
-            for loop in loops_at(_place(files, frame))
-        }
-        for phase in TRAINS
-    }
-    both = set.intersection(*(set(one.items()) for one in held.values()))
-    return min(both, key=lambda one: one[0])[1] if both else None
+    """The innermost loop that a backward lies in with an update."""
+    for path in (row[1] for row in rows if row[0] == "backward"):
+        updates = False
+        for place in (_place(files, frame) for frame in reversed(path)):
+            for loop in loops_at(place):
+                if updates or _updates(loop):
+                    return Place(file=place.file, line=loop.lineno)
+            function = function_at(place)
+            updates |= function is not None and _updates(function)
+    return None
+
+
+def _updates(node: ast.AST) -> bool:
+    return any(name_of(call).split(".")[-1] == "step" for call in calls_in(node))
 
 
 def _place(files: Sequence[str], frame: UserFrame) -> Place:

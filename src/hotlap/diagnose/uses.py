@@ -82,7 +82,7 @@ class Uses:
 
     def _is_of_step(self, name: str, at: Place) -> bool:
         """Whether a variable is made anew in each step."""
-        scope, loop = function_at(at), self.around(at)
+        scope, loop = function_at(at) or self._modules.get(at.file), self.around(at)
         made = [
             one.lineno for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign) and _gives(one, name)
         ]
@@ -201,7 +201,7 @@ def _is_every_nth(test: ast.expr, at: Place) -> bool:
         known = [_is_every_nth(one, at) for one in test.values]
         return any(known) if isinstance(test.op, ast.And) else all(known)
     if isinstance(test, ast.Name):
-        given = _given(function_at(at), test.id)
+        given = _given(function_at(at) or parsed(at.file), test.id)
         return given is not None and not isinstance(given, ast.Name) and _is_every_nth(given, at)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test = ast.Compare(test.operand, [ast.Eq()], [])
