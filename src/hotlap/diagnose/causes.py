@@ -526,3 +526,11 @@ LAST: Final = Cause(
     "take the last position before it, not after: `self.head(x[:, -1])` in place of `self.head(x)[:, -1]`",
     "compute",
 )
+ALL_ITEMS: Final = Cause(
+    "items-of-all",
+    "an iterator makes all items of the dataset before it begins",
+    "they are read or computed and thrown away again, in the process that trains, each time that an epoch begins",
+    "what it asks of them, as their lengths, once: in `__init__`, and keep it; best of what is there before an item is "
+    "made, as the length of a text or the size of a file",
+    "input",
+)

@@ -1,5 +1,6 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,8 +16,9 @@ from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame,
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
-from .batches import asking, bound_of_batches, trained_at
+from .batches import asking, bound_of_batches, known_paths, trained_at
 from .causes import (
+    ALL_ITEMS,
     CELL,
     CROSS_ENTROPY,
     CUT,
@@ -32,7 +34,9 @@ from .causes import (
 from .findings.host_code import WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .seldom_used import SeldomUsed, seldom_used
+from .source import statements_at
 from .statements import (
+    COMPREHENSIONS,
     cause_at,
     cross_entropy_at,
     cut_at,
@@ -43,6 +47,7 @@ from .statements import (
     through_numpy,
     trains,
 )
+from .uses import loops_at
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -160,6 +165,9 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
         return diagnosis
     where = Place(file=samples.files[at[0]], line=at[1], function=at[2])
     cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
+    for place, took_ms in _makes_all_items(samples).items():
+        if took_ms >= MOSTLY_THERE * total:
+            where, cause, share = place, ALL_ITEMS, took_ms / total
     asked = asking(samples.lines, samples.files, trained_at(others)) if others is not None else ()
     asks = sum(row[3] for row in asked) >= MOSTLY_THERE * total
 
@@ -179,6 +187,23 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
 
     findings = tuple(map(told, diagnosis.findings))
     return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
+
+
+def _makes_all_items(samples: LongSamples) -> dict[Place, float]:
+    """Lines of an `__iter__` that make items in a loop of theirs, none of which they hand over; ms."""
+    took: defaultdict[Place, float] = defaultdict(float)
+    for _, path, _, took_ms in known_paths(samples.lines, samples.files):
+        names = [function.split(".")[-1] for _, _, function in path]
+        if "__iter__" not in names or "__getitem__" not in names[names.index("__iter__") :]:
+            continue
+        file, line, function = path[names.index("__iter__")]
+        place = Place(file=samples.files[file], line=line, function=function)
+        own = statements_at(place)[:1]
+        made = [one for each in own for one in ast.walk(each) if isinstance(one, COMPREHENSIONS)]
+        around = [*made, *loops_at(place)]
+        if around and not any(isinstance(one, (ast.Yield, ast.YieldFrom)) for each in around for one in ast.walk(each)):
+            took[place] += took_ms
+    return took
 
 
 def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
