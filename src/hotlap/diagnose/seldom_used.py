@@ -16,7 +16,7 @@ from .batches import MODEL, NEXT_TO_NONE, known_paths, under
 from .causes import Cause
 from .source import calls_in, function_at, name_of
 from .statements import short
-from .uses import Use, Uses, branch_at, calls_writer, loops_at, statement_at, writes
+from .uses import Found, Use, Uses, branch_at, calls_writer, loops_at, statement_at, writes
 
 READS: Final = frozenset({"cpu", "item", "numpy", "tolist"})
 """Calls that wait for a device, of which there is more to be said where they are added up."""
@@ -81,6 +81,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
         inner = (function_at(one) for one in below[frame])
         return not any(one is not None and one is not function and writes(one) for one in inner)
 
+    known: dict[Sequence[UserFrame], Found] = {}
     for row in own:
         places = [_place(files, one) for one in row[1]]
         begins = next((at for at, one in enumerate(places) if uses.around(one) is not None), 0)
@@ -88,7 +89,10 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
         if not_each or any(map(uses.is_behind, places)):
             continue
         for at, frame in enumerate(row[1]):
-            if computes(frame) and (found := uses.of(places[: at + 1])):
+            path = row[1][: at + 1]
+            if path not in known:
+                known[path] = uses.of(places[: at + 1]) if computes(frame) else None
+            if found := known[path]:
                 yield row, frame, min(found), uses.adds_up(places[at])
                 break
 

@@ -6,6 +6,7 @@ Read from the source of the files that were seen to run. What is not understood 
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -43,6 +44,9 @@ class Uses:
 
     def __init__(self, files: Sequence[str], loop: Place | None) -> None:
         self._modules = {file: tree for file in files if (tree := parsed(file)) is not None}
+        self._reads = {file: _reads(tree) for file, tree in self._modules.items()}
+        nodes = [one for tree in self._modules.values() for one in ast.walk(tree)]
+        self._shared = {name for one in nodes if isinstance(one, (ast.Global, ast.Nonlocal)) for name in one.names}
         self._loop = loop
         self._open: set[tuple[str, int, str, tuple[int, ...]]] = set()
 
@@ -67,9 +71,9 @@ class Uses:
         found: list[Found] = []
         for target in _targets(own, parts):
             if isinstance(target, ast.Attribute):
-                found += [self._read(one, (), own, at) for one in self._everywhere(target.attr)]
-            elif (name := kept or name_at(target)) and not _is_shared(name, scope):
-                reads = (Place(file=at.file, line=line) for line in _loads(scope, name, ast.Name))
+                found += [self._read(one, (), own, at) for one in self._everywhere(f".{target.attr}")]
+            elif (name := kept or name_at(target)) and name not in self._shared:
+                reads = (one for one in self._everywhere(name) if one.file == at.file and _holds(scope, one.line or 0))
                 found += [self._read(one, outer, own, at, name) for one in reads]
             else:
                 return None
@@ -83,11 +87,10 @@ class Uses:
     def _is_of_step(self, name: str, at: Place) -> bool:
         """Whether a variable is made anew in each step."""
         scope, loop = function_at(at) or self._modules.get(at.file), self.around(at)
-        made = [
-            one.lineno for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign) and _gives(one, name)
-        ]
+        given = (one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign))
+        made = [one.lineno for one in given if name in _names(one)]
         if loop is not None:
-            return any(loop.lineno <= line <= (loop.end_lineno or 0) for line in made)
+            return any(_holds(loop, line) for line in made)
         return self._loop is not None and bool(made)
 
     def _read(self, at: Place, outer: Sequence[Place], of: ast.stmt, made: Place, name: str = "") -> Found:
@@ -114,17 +117,16 @@ class Uses:
         if (at.file, function.lineno, function.name, ()) in self._open:
             return frozenset()
         self._open.add((at.file, function.lineno, function.name, ()))
-        return _all([self._read(one, (), of, made) for one in self._everywhere(function.name)])
+        mentions = (*self._everywhere(function.name), *self._everywhere(f".{function.name}"))
+        return _all([self._read(one, (), of, made) for one in mentions])
 
     def _everywhere(self, name: str) -> Iterator[Place]:
-        for file, module in self._modules.items():
-            for line in _loads(module, name, ast.Name, ast.Attribute):
-                yield Place(file=file, line=line)
+        return (Place(file=file, line=line) for file, reads in self._reads.items() for line in reads.get(name, ()))
 
     def is_behind(self, at: Place) -> bool:
         """Whether a line is in the function of the loop, and outside of it."""
         loop = self.around(at)
-        return loop is not None and not loop.lineno <= (at.line or 0) <= (loop.end_lineno or 0)
+        return loop is not None and not _holds(loop, at.line or 0)
 
     def is_conditional(self, at: Place) -> bool:
         """Whether a line of a step is under a condition that may choose between steps, as `loss < best`: not of one of
@@ -149,10 +151,6 @@ def kept_in(own: ast.stmt) -> str:
     return _root(target) if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) else ""
 
 
-def _gives(own: ast.Assign, name: str) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == name for one in _targets(own, ()))
-
-
 def _targets(own: ast.stmt, parts: Sequence[int]) -> list[ast.expr]:
     one = own.target if isinstance(own, ast.AugAssign) else ast.Name(kept_in(own))
     given = own.targets if isinstance(own, ast.Assign) else [one]
@@ -161,10 +159,14 @@ def _targets(own: ast.stmt, parts: Sequence[int]) -> list[ast.expr]:
     return [one for each in given for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
 
 
+def _names(own: ast.Assign) -> list[str]:
+    return [one.id for one in _targets(own, ()) if isinstance(one, ast.Name)]
+
+
 def _parts(own: ast.Return, name: str) -> tuple[int, ...]:
     """Which elements of a tuple that is returned hold a variable."""
     elements = own.value.elts if isinstance(own.value, ast.Tuple) else []
-    return tuple(at for at, one in enumerate(elements) if _loads(one, name, ast.Name))
+    return tuple(at for at, one in enumerate(elements) if any(name_at(each) == name for each in ast.walk(one)))
 
 
 def statement_at(at: Place) -> ast.stmt | None:
@@ -178,6 +180,7 @@ def loops_at(at: Place) -> Iterator[Loop]:
     return (one for one in held if isinstance(one, Loop))
 
 
+@lru_cache(maxsize=4096)
 def branch_at(at: Place) -> ast.If | None:
     """The branch around a line that is taken in every n-th step."""
     line = at.line or 0
@@ -218,7 +221,7 @@ def _is_every_nth(test: ast.expr, at: Place) -> bool:
 def _given(scope: ast.AST | None, name: str) -> ast.expr | None:
     """What a name is, where it is given that once."""
     assigned = [one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign)]
-    values = [one.value for one in assigned if any(isinstance(to, ast.Name) and to.id == name for to in one.targets)]
+    values = [one.value for one in assigned if name in _names(one)]
     return values[0] if len(values) == 1 else None
 
 
@@ -239,7 +242,7 @@ def writes(function: ast.FunctionDef) -> bool:
     made = (
         one for one in nodes if isinstance(one, ast.Assign) and not isinstance(one.value, (ast.Name, ast.Attribute))
     )
-    own = {to.id for one in made for to in one.targets if isinstance(to, ast.Name)}
+    own = {name for one in made for name in _names(one)}
     return any(_changes(one) and _root(one) not in own for one in nodes)
 
 
@@ -264,17 +267,20 @@ def _root(node: ast.AST) -> str:
     return node.id
 
 
-def _loads(scope: ast.AST, name: str, *kinds: type[ast.Name] | type[ast.Attribute]) -> list[int]:
-    """Lines at which a name, or an attribute of that name, is read."""
-    texts = (one for one in ast.walk(scope) if isinstance(one, ast.JoinedStr))
+def _reads(module: ast.Module) -> dict[str, list[int]]:
+    """Lines at which names, and attributes with a dot before them, are read."""
+    texts = (one for one in ast.walk(module) if isinstance(one, ast.JoinedStr))
     lines = {id(one): text.lineno for text in texts for one in ast.walk(text)}  # where it begins: Python errs inside
-    found = (one for one in ast.walk(scope) if isinstance(one, kinds) and isinstance(one.ctx, ast.Load))
-    named = (one for one in found if (one.id if isinstance(one, ast.Name) else one.attr) == name)
-    return [lines.get(id(one), one.lineno) for one in named]
+    found: dict[str, list[int]] = {}
+    for one in ast.walk(module):
+        if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Load):
+            name = one.id if isinstance(one, ast.Name) else f".{one.attr}"
+            found.setdefault(name, []).append(lines.get(id(one), one.lineno))
+    return found
 
 
-def _is_shared(name: str, scope: ast.AST) -> bool:
-    return any(isinstance(one, (ast.Global, ast.Nonlocal)) and name in one.names for one in ast.walk(scope))
+def _holds(scope: ast.AST, line: int) -> bool:
+    return not isinstance(scope, ast.stmt) or scope.lineno <= line <= (scope.end_lineno or 0)
 
 
 def _all(found: Sequence[Found]) -> Found:
