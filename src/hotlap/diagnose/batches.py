@@ -22,6 +22,8 @@ NEXT_TO_NONE: Final = 0.1
 """Of a line's time, in which a model may run under it."""
 BLOCKS: Final = re.compile(r"(multiprocessing|queue|selectors|socket|threading)\.")
 """Where a thread waits for another one, or for a process."""
+COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
+"""Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 NO_BATCHES: Final = frozenset({
     "barrier", "checkpointing", "collect", "empty-cache", "environment", "exchange-in-loop", "logging",
     "metric-on-host", "read-value",

@@ -16,7 +16,7 @@ from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame,
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
-from .batches import asking, bound_of_batches, known_paths, trained_at
+from .batches import COLLECTIVES, asking, bound_of_batches, known_paths, trained_at
 from .causes import (
     ALL_ITEMS,
     CELL,
@@ -87,8 +87,6 @@ RUNS: Final = 0.25
 COMPUTING: Final = frozenset({"compute", "bandwidth"})
 CELLS: Final = re.compile(r"^(torch\.)?(LSTM|GRU|RNN)Cell\.")
 """Functions of torch's recurrent cells."""
-COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
-"""Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 
 
 def with_samples(

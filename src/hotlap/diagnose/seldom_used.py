@@ -12,7 +12,7 @@ import msgspec
 from hotlap.records.diagnosis import Place
 from hotlap.records.profile import SampledPath, Samples, UserFrame
 
-from .batches import MODEL, NEXT_TO_NONE, known_paths, under
+from .batches import COLLECTIVES, MODEL, NEXT_TO_NONE, known_paths, under
 from .causes import Cause
 from .source import calls_in, function_at, name_of
 from .statements import short
@@ -64,6 +64,8 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
     own = [row for row in rows if row[0] == "other" and row[1]]
     uses = Uses(files, _step_loop(rows, files))
     took, ran = under(own), under([row for row in rows if row[0] in MODEL])
+    together = under([row for row in own if COLLECTIVES.search(row[2])])
+    """With other ranks, which may not take the branch."""
     below: defaultdict[UserFrame, set[Place]] = defaultdict(set)
     for _, path, _, _ in own:
         for at, frame in enumerate(path):
@@ -73,13 +75,13 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
         """Whether all under a line only does that."""
         place = _place(files, frame)
         statement, function = statement_at(place), function_at(place)
-        if statement is None or calls_writer(statement) or ran[frame] >= NEXT_TO_NONE * took[frame]:
+        if statement is None or calls_writer(statement) or frame in together:
             return False
         called = {name_of(one).split(".")[-1] for one in calls_in(statement)}
         if uses.adds_up(place) and called & READS:
             return False
-        inner = (function_at(one) for one in below[frame])
-        return not any(one is not None and one is not function and writes(one) for one in inner)
+        inner = [one for one in map(function_at, below[frame]) if one is not None and one is not function]
+        return ran[frame] < NEXT_TO_NONE * took[frame] and not any(map(writes, inner))
 
     known: dict[Sequence[UserFrame], Found] = {}
     for row in own:

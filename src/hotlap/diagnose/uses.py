@@ -17,8 +17,12 @@ from .source import calls_in, function_at, name_at, name_of, parsed, statements_
 EVERY: Final = 3
 """Steps from one use to the next, at least, where that is a number."""
 WRITES: Final = frozenset(
-    {"append", "add", "backward", "extend", "next", "pop", "push", "put", "send", "step", "update", "write"}
-)
+    {
+        "add", "all_gather", "all_reduce", "append", "backward", "broadcast", "extend", "gather", "gather_for_metrics",
+        "next", "pop", "push", "put", "reduce", "send", "step", "update", "write",
+    }
+)  # fmt: skip
+"""Calls that change something, or that all ranks have to make."""
 SHOWS: Final = frozenset({"add_scalar", "debug", "info", "log", "print", "set_description", "set_postfix", "write"})
 KEEPS: Final = frozenset({"append", "extend"})
 PLAIN: Final = frozenset({"all", "any", "is_available", "isinstance", "len", "numel"})
