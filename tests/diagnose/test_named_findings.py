@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
@@ -80,6 +81,13 @@ ACCUMULATES = {
     "micro": (32.0, 1.0), "root": {"optimized": 9}, "phases": Phases(forward=4.0, backward=5.0, optimizer=1.0),
     "more": {"backwards": 320, "forwards": 330, "optimizer_steps": 10},
 }  # fmt: skip
+PRIVATE = Path(__file__).parents[2] / "benchmarks" / "unseen" / "private_charges.py"
+EACH = {
+    "rows": 32.0, "phases": Phases(forward=4.0, backward=5.0, optimizer=1.0), "root": {"modules": 9},
+    "more": {
+        "backwards": 320, "forwards": 320, "forwards_each": 1.0, "optimizer_steps": 10, "argv": (str(PRIVATE),),
+    },
+}  # fmt: skip
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -99,6 +107,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
         {**GROUPS, "gpu_phases": None, "optimizer": {**GROUPS["optimizer"], "fused": True, "devices": ("cpu",)}},
     ),
     ("micro-batches", ACCUMULATES),
+    ("gradients-of-each", EACH),
     ("micro-batches", {**ACCUMULATES, "micro": (32.0, 64.0), "gpu_phases": PHASES, "gpu_paced": PHASES}),
     ("padding", {"root": {"padding": 0.6, "padding_of_all": 0.1}}),
     ("double-precision", {"root": {"dtypes": ("float64",), "double": 1.0}}),
@@ -510,6 +519,80 @@ def test_gradients_that_are_wanted_of_each_sample_are_not_summed_over_more(
 def test_micro_batches_grow_as_far_as_memory_goes(memory: float, text: str) -> None:
     (text_,) = (one.instead for one in findings_of(measured(**ACCUMULATES, memory_bytes=memory)) if one.named)
     assert text in text_ and "BatchNorm" in text_
+
+
+ASKED = "for x, y in zip(xs, ys):\n    loss = f(model(x[None]), y)\n    grads = torch.autograd.grad(loss, weights)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (ASKED, 3),
+        ("for x in xs:\n    model.zero_grad()\n    model(x).backward()\n    kept.append(w.grad.clone())\n", 3),
+        ("each = [torch.autograd.grad(y, x, create_graph=True)[0] for y in ys]\n", 1),
+        ("def one(x):\n    return torch.autograd.grad(f(x), weights)\n\nfor x in xs:\n    keep(one(x))\n", 5),
+        ("for x in xs:\n    model(x).backward()\n", None),  # summed, as of micro-batches
+        ("for x in xs:\n    torch.autograd.grad(f(x), weights)\n    optimizer.step()\n", None),
+    ],
+)
+def test_as_many_backwards_as_rows_that_are_used_one_by_one(text: str, line: int | None, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    micro = (32.0, 1.0) if "backward()" in text else None
+    found = findings_of(measured(**{**EACH, "micro": micro, "more": {**EACH["more"], "argv": (str(file),)}}))
+    told = [one for one in found if one.id == "gradients-of-each"]
+    assert [one.where and one.where.line for one in told] == ([] if line is None else [line])
+    assert all("torch.func.vmap(torch.func.grad(" in one.instead for one in told)
+
+
+@pytest.mark.parametrize(
+    ("changed", "share"),
+    [
+        ({}, 0.9 * 31 / 32),
+        ({"more": {"forwards_each": 0.03, "retained": 1.0}}, 0.5 * 31 / 32),  # each through the graph of all rows
+        ({"more": {"forwards_each": 0.03}, "phases": Phases(forward=400.0, backward=500.0)}, 5 / 9 * 31 / 32),
+        ({"phases": Phases(forward=400.0, backward=500.0)}, None),  # large operations: it has to be computed
+        ({"gpu_phases": PHASES, "gpu_paced": Phases()}, None),
+        ({"rows": 40.0}, None),
+        ({"micro": (32.0, 1.0)}, None),  # losses go backward, of which no gradient is read
+        ({"rows": 9.0}, None),  # of something else than rows
+        ({"rows": 2.0, "more": {"backwards": 20}}, None),
+        ({"rows": None}, None),
+        ({"more": {"optimizer_steps": 0}}, None),
+    ],
+)
+def test_gradients_of_each_row_take_their_backwards(
+    changed: dict[str, Any], share: float | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(ASKED)
+    more = {**EACH["more"], "argv": (str(file),), **changed.get("more", {})}
+    found = findings_of(measured(**{**EACH, **changed, "more": more}))
+    told = [one for one in found if one.named]
+    assert [one.share for one in told if one.id == "gradients-of-each"] == (
+        [] if share is None else [pytest.approx(share)]
+    )
+    if share is not None:
+        assert len(told) == 1 and ("y.sum()" in told[0].instead) is (more["forwards_each"] < 0.5)
+
+
+def test_the_gradients_of_each_row_are_those_of_the_advice() -> None:
+    model, x, y = torch.nn.Linear(5, 3), torch.randn(4, 5, requires_grad=True), torch.randint(3, (4,))
+    loss, params = torch.nn.functional.cross_entropy, dict(model.named_parameters())
+
+    def loss_of_one(params: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return loss(torch.func.functional_call(model, params, x[None]), y[None])
+
+    found = torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(params, x, y)
+    each = [
+        torch.autograd.grad(loss(model(a[None]), b[None]), list(params.values())) for a, b in zip(x, y, strict=True)
+    ]
+    for at, name in enumerate(params):
+        torch.testing.assert_close(found[name], torch.stack([one[at] for one in each]))
+    out = model(x)
+    (of_out,) = torch.autograd.grad(loss(out, y, reduction="sum"), out)
+    norms = x.square().sum(-1) * of_out.square().sum(-1)
+    torch.testing.assert_close(norms, found["weight"].square().sum((1, 2)))
 
 
 def test_groups_come_before_launches_that_they_are_part_of() -> None:

@@ -406,6 +406,26 @@ def test_long_steps_have_the_line_that_takes_their_time(line: str, said: str, tm
     assert with_long_steps(before, msgspec.structs.replace(found, files=())) == before
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("sizes = [len(self.data[i]) for i in range(9)]", True),
+        ("for i in range(9): sizes.append(len(self.data[i]))", True),
+        ("for i in range(9): yield self.data[i]", False),  # which is what it is for
+        ("first = self.data[0]", False),
+    ],
+)
+def test_a_sampler_that_makes_all_items_before_the_first_batch_is_named(body: str, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"def __iter__(self):\n    {body}\n\ndef get(i):\n    return torch.tensor(i)\n")
+    path = (0, 9, "main"), (0, 2, "Buckets.__iter__"), (0, 5, "Texts.__getitem__")
+    rows = (("other", path, "", 80.0), ("other", path[:2], "", 10.0))
+    found = LongSamples(looks=40, files=(str(tmp_path / "train.py"),), lines=rows, usual=((0, 9, "main"),))
+    (one,) = with_long_steps(verdict("long-steps", "unknown"), found).findings
+    assert ("makes all items" in one.title) is told
+    assert one.where is not None and one.where.line == (2 if told else 5)
+    assert (one.bound == "input") is told
+
+
 def test_lines_of_a_function_that_call_one_are_gone_through(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def of(x):\n    return numpy.histogram(x)\n")
     main, one, two, of = (0, 9, "main"), (0, 5, "record"), (0, 6, "record"), (0, 2, "of")

@@ -22,6 +22,8 @@ NEXT_TO_NONE: Final = 0.1
 """Of a line's time, in which a model may run under it."""
 BLOCKS: Final = re.compile(r"(multiprocessing|queue|selectors|socket|threading)\.")
 """Where a thread waits for another one, or for a process."""
+COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
+"""Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 NO_BATCHES: Final = frozenset({
     "barrier", "checkpointing", "collect", "empty-cache", "environment", "exchange-in-loop", "logging",
     "metric-on-host", "read-value",
@@ -33,16 +35,16 @@ ENVIRONMENT: Final = frozenset({"step", "reset"})
 
 def trained_at(samples: Samples) -> frozenset[Place]:
     """Lines from which the model is trained, or, where that does not happen, run."""
-    rows = [row for row in _known(samples.paths, samples.files) if row[0] in MODEL]
+    rows = [row for row in known_paths(samples.paths, samples.files) if row[0] in MODEL]
     updates = [row for row in rows if row[0] in TRAINS]
     return frozenset(_place(samples.files, one) for row in updates or rows for one in row[1])
 
 
 def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collection[Place]) -> list[SampledPath]:
     """What is sampled of the loop's own code while it asks for its next batch. trained: as `trained_at`."""
-    rows = _known(paths, files) if trained else []
+    rows = known_paths(paths, files) if trained else []
     own = [row for row in rows if row[0] == "other" and row[1]]
-    took, ran = _under(own), _under([row for row in rows if row[0] in MODEL])
+    took, ran = under(own), under([row for row in rows if row[0] in MODEL])
     asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(_place(files, one), trained)}
     return [row for row in own if _is_asking(row, files, asks)]
 
@@ -50,7 +52,7 @@ def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collecti
 def bound_of_batches(samples: Samples) -> Callable[[Finding], Finding]:
     """Puts code of the loop under the bound input, where that and most of all such code asks for the next batch."""
     asks = asking(samples.paths, samples.files, trained_at(samples))
-    own = [row for row in _known(samples.paths, samples.files) if row[0] == "other"]
+    own = [row for row in known_paths(samples.paths, samples.files) if row[0] == "other"]
 
     def is_at(where: Place, path: Sequence[UserFrame]) -> bool:
         return bool(path) and (samples.files[path[-1][0]], path[-1][2]) == (where.file, where.function)
@@ -69,7 +71,8 @@ def bound_of_batches(samples: Samples) -> Callable[[Finding], Finding]:
     return told
 
 
-def _known(paths: Sequence[SampledPath], files: Sequence[str]) -> list[SampledPath]:
+def known_paths(paths: Sequence[SampledPath], files: Sequence[str]) -> list[SampledPath]:
+    """Those whose files are known."""
     return [row for row in paths if all(0 <= one[0] < len(files) for one in row[1])]
 
 
@@ -86,7 +89,8 @@ def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFram
     return not any(_is_else(_place(files, one)) for one in inner)
 
 
-def _under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
+def under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
+    """Ms under each frame."""
     took: defaultdict[UserFrame, float] = defaultdict(float)
     for _, path, _, ms in rows:
         for one in {*path}:

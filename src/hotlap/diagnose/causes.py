@@ -335,6 +335,18 @@ KNOWN: Final = (
     ),
     Known(
         Cause(
+            "convolution-on-the-host",
+            "a convolution is computed tap by tap on the host",
+            "its work is the length of the data times that of the kernel, on one core",
+            "of a Gaussian, or another kernel that is a product of one for rows and one for columns, two passes in one "
+            "dimension: `scipy.ndimage.gaussian_filter`, or `convolve1d` along each axis; of other kernels that are "
+            "long (hundreds of taps; in two dimensions 9 x 9) by FFT: `scipy.signal.oaconvolve`, `fftconvolve`; or "
+            "whole batches by torch's `conv1d`, `conv2d`",
+        ),
+        inside=re.compile(r"numpy\.(convolve|correlate)|scipy\.(convolve2d|correlate2d|_correlate_or_convolve)"),
+    ),
+    Known(
+        Cause(
             "on-the-host",
             "a library computes it on the host",
             "each call is for itself, on one core, while the model waits, and for a sample again in each epoch",
@@ -353,9 +365,8 @@ KNOWN: Final = (
             "metric-on-host",
             "a metric is computed on the host",
             "predictions go through numpy and Python, on one core, while the model stands still",
-            "compute it only in the steps in which it is logged, every n or once an epoch: `if step % 50 == 0:` around "
-            "`{it}`; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
-            "up, and read the sum at the epoch's end",
+            "`{it}` only in the steps that log it, `if step % 50 == 0:`, or once an epoch; or count with torch "
+            "(`(logits.argmax(-1) == y).sum()`), add up, and read the sum at the epoch's end",
         ),
         ends=(
             "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",
@@ -514,4 +525,12 @@ LAST: Final = Cause(
     "what is computed of the others is thrown away, and its backward is all zeros but for one position",
     "take the last position before it, not after: `self.head(x[:, -1])` in place of `self.head(x)[:, -1]`",
     "compute",
+)
+ALL_ITEMS: Final = Cause(
+    "items-of-all",
+    "an iterator makes all items of the dataset before it begins",
+    "they are read or computed and thrown away again, in the process that trains, each time that an epoch begins",
+    "what it asks of them, as their lengths, once: in `__init__`, and keep it; best of what is there before an item is "
+    "made, as the length of a text or the size of a file",
+    "input",
 )

@@ -34,6 +34,7 @@ from .steps import (
     micro_batches,
     on_clock,
     phases_of_all,
+    rows_of,
     spread,
     steady_steps,
     step_time,
@@ -146,7 +147,7 @@ def _verdict(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
         None if _left_out(first.steps) else growth(steady.numbered, piled), memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy, long, micro_batches(usual),
+        gpus.busy, long, micro_batches(usual), rows_of(usual),
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])

@@ -1,5 +1,6 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,8 +16,9 @@ from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame,
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
-from .batches import asking, bound_of_batches, trained_at
+from .batches import COLLECTIVES, asking, bound_of_batches, known_paths, trained_at
 from .causes import (
+    ALL_ITEMS,
     CELL,
     CROSS_ENTROPY,
     CUT,
@@ -31,7 +33,10 @@ from .causes import (
 )
 from .findings.host_code import WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
+from .seldom_used import SeldomUsed, seldom_used
+from .source import statements_at
 from .statements import (
+    COMPREHENSIONS,
     cause_at,
     cross_entropy_at,
     cut_at,
@@ -42,6 +47,7 @@ from .statements import (
     through_numpy,
     trains,
 )
+from .uses import loops_at
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -81,8 +87,6 @@ RUNS: Final = 0.25
 COMPUTING: Final = frozenset({"compute", "bandwidth"})
 CELLS: Final = re.compile(r"^(torch\.)?(LSTM|GRU|RNN)Cell\.")
 """Functions of torch's recurrent cells."""
-COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
-"""Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 
 
 def with_samples(
@@ -106,9 +110,13 @@ def with_samples(
     if worker is not None and worker.looks >= LEAST_LOOKS and not by_itself:
         samples, whose = _of_worker(samples, worker), "of a worker's time"
     device = diagnosis.device != "cpu"
+    before = diagnosis.findings
+    if (used := seldom_used(samples)) is not None and samples.looks >= LEAST_LOOKS:
+        samples = used.rest
+        before = tuple(two for one in before for two in _of_seldom_used(one, used, diagnosis.step_ms))
     findings = tuple(
         _profiled(found, one, samples.looks)
-        for one in map(_with_tensors, diagnosis.findings, repeat(loader), repeat(by_itself))
+        for one in map(_with_tensors, before, repeat(loader), repeat(by_itself))
         for found in (
             _of_tensors(one, main, worker, loader, diagnosis.step_ms)
             or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
@@ -155,6 +163,9 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
         return diagnosis
     where = Place(file=samples.files[at[0]], line=at[1], function=at[2])
     cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
+    for place, took_ms in _makes_all_items(samples).items():
+        if took_ms >= MOSTLY_THERE * total:
+            where, cause, share = place, ALL_ITEMS, took_ms / total
     asked = asking(samples.lines, samples.files, trained_at(others)) if others is not None else ()
     asks = sum(row[3] for row in asked) >= MOSTLY_THERE * total
 
@@ -174,6 +185,23 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
 
     findings = tuple(map(told, diagnosis.findings))
     return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
+
+
+def _makes_all_items(samples: LongSamples) -> dict[Place, float]:
+    """Lines of an `__iter__` that make items in a loop of theirs, none of which they hand over; ms."""
+    took: defaultdict[Place, float] = defaultdict(float)
+    for _, path, _, took_ms in known_paths(samples.lines, samples.files):
+        names = [function.split(".")[-1] for _, _, function in path]
+        if "__iter__" not in names or "__getitem__" not in names[names.index("__iter__") :]:
+            continue
+        file, line, function = path[names.index("__iter__")]
+        place = Place(file=samples.files[file], line=line, function=function)
+        own = statements_at(place)[:1]
+        made = [one for each in own for one in ast.walk(each) if isinstance(one, COMPREHENSIONS)]
+        around = [*made, *loops_at(place)]
+        if around and not any(isinstance(one, (ast.Yield, ast.YieldFrom)) for each in around for one in ast.walk(each)):
+            took[place] += took_ms
+    return took
 
 
 def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
@@ -229,6 +257,15 @@ def _of_tensors(
         levers=(),
     )
     return _divided(finding, found, handed, step_ms)
+
+
+def _of_seldom_used(finding: Finding, used: SeldomUsed, step_ms: float) -> tuple[Finding, ...]:
+    """The loop's own code, as what it computes and seldom uses, and the rest."""
+    if finding.id != "host-code":
+        return (finding,)
+    said = f"{finding.evidence}; {used.evidence}"
+    found = msgspec.structs.replace(_with(finding, used.cause), where=used.where, evidence=said)
+    return _divided(finding, found, used.part, step_ms)
 
 
 def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
@@ -440,7 +477,7 @@ def _explained(
     whose: str,
 ) -> tuple[Finding, ...]:
     """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
-    if samples.looks < LEAST_LOOKS:
+    if samples.looks < LEAST_LOOKS or (finding.id == "host-code" and finding.named):
         return (finding,)
     ranks = diagnosis.ranks
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)

@@ -97,10 +97,14 @@ def statements_at(place: Place) -> tuple[ast.stmt, ...]:
 
 @lru_cache(maxsize=4096)
 def _statements(file: str, line: int) -> tuple[ast.stmt, ...]:
-    tree = parsed(file)
-    nodes = (one for one in ast.walk(tree) if isinstance(one, ast.stmt)) if tree is not None else ()
-    held = (one for one in nodes if one.lineno <= line <= (one.end_lineno or 0))
+    held = (one for one in _all_statements(file) if one.lineno <= line <= (one.end_lineno or 0))
     return tuple(sorted(held, key=lambda one: -one.lineno))
+
+
+@lru_cache(maxsize=64)
+def _all_statements(file: str) -> tuple[ast.stmt, ...]:
+    tree = parsed(file)
+    return tuple(one for one in ast.walk(tree) if isinstance(one, ast.stmt)) if tree is not None else ()
 
 
 JOINS: Final = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "append"})

@@ -145,7 +145,7 @@ def cut_at(place: Place) -> tuple[Place, Cause] | None:
             if isinstance(cut, ast.Assign) and held[0] in {cut, then or loop}:
                 found = place_at(place.file, cut.lineno)
                 if _is_cut(cut, found):
-                    return found, _with(CUT, _short(cut))
+                    return found, _with(CUT, short(cut))
     return None
 
 
@@ -192,11 +192,11 @@ def _searched(own: ast.stmt, place: Place) -> str | None:
     for node in ast.walk(own):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
             if made.get(ast.unparse(node.comparators[0])):
-                return _short(node)
+                return short(node)
         elif (
             isinstance(node, ast.Call) and made.get(name_of(node).removesuffix(".index")) and ".index" in name_of(node)
         ):
-            return _short(node)
+            return short(node)
     return None
 
 
@@ -267,7 +267,7 @@ def _by_what_it_calls(
                 return _about(known.cause, call)
         for one in indexed:
             if isinstance(one.value, ast.Attribute) and one.value.attr in known.indexers:
-                return _with(known.cause, _short(one))
+                return _with(known.cause, short(one))
     for known in known_here:
         if function in known.ends or package in known.packages:
             return _with(known.cause, f"{function}(...)")
@@ -293,7 +293,7 @@ def elements(place: Place, nested: bool = False) -> Cause | None:
     head = (
         loops[0].iter if isinstance(loops[0], ast.For) else loops[0].test if isinstance(loops[0], ast.While) else None
     )
-    cause = _with(ELEMENTS, _short(loops[0] if head is None else head))
+    cause = _with(ELEMENTS, short(loops[0] if head is None else head))
     return replace(cause, instead=cause.instead + ADDS_UP) if _adds_up(held[0], loops[0]) else cause
 
 
@@ -407,10 +407,11 @@ def through_numpy(place: Place) -> bool:
 
 
 def _about(cause: Cause, call: ast.Call) -> Cause:
-    return _with(cause, _short(call.args[0] if cause.id == "tensor-of-list" else call))
+    return _with(cause, short(call.args[0] if cause.id == "tensor-of-list" else call))
 
 
-def _short(node: ast.AST) -> str:
+def short(node: ast.AST) -> str:
+    """Its text, where that is short; else its beginning."""
     text = " ".join(ast.unparse(node).split())
     if len(text) <= SHORT:
         return text

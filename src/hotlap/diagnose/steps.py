@@ -176,6 +176,12 @@ def micro_batches(steps: Sequence[Step]) -> tuple[float, float] | None:
     return (median(times for times, _ in known), median(rows for _, rows in known)) if known else None
 
 
+def rows_of(steps: Sequence[Step]) -> float | None:
+    """Rows of a step, median."""
+    known = [step.samples for step in steps if step.samples]
+    return median(known) if known else None
+
+
 def spread(walls: Sequence[float]) -> Spread:
     """Deciles of the step times, ms."""
     low, middle, high = (float(x) for x in np.quantile(walls, (0.1, 0.5, 0.9)))

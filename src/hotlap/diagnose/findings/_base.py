@@ -77,7 +77,7 @@ class Measured:
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are
-    several, and rows of each."""
+    several, and rows of each. rows: of a step, median; None unknown."""
 
     step_ms: float
     phases: Phases
@@ -97,6 +97,7 @@ class Measured:
     gpu_busy: float | None = None
     long: LongSteps | None = None
     micro: tuple[float, float] | None = None
+    rows: float | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

@@ -44,7 +44,7 @@ def find(measured: Measured) -> Finding | None:
     if not (2 * waiting > took if measured.cuda else small) or share < LEAST:
         return None
     where = call_of(facts, ("backward",))
-    if where is not None and _wants_each(where):
+    if where is not None and wants_each(where):
         return None
     left, of = round(times) // more, "1 row" if rows == 1 else f"{rows:.3g} rows"
     return Finding(
@@ -67,7 +67,7 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
-def _wants_each(place: Place) -> bool:
+def wants_each(place: Place) -> bool:
     """Whether the loop around a backward does something with the gradient each time, and does not step."""
     loop = next((one for one in statements_at(place) if isinstance(one, (ast.For, ast.While))), None)
     always = list(_always(loop)) if loop is not None else []
