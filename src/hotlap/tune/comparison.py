@@ -23,9 +23,10 @@ from hotlap.experiment.statistics import (
     of_pairs,
 )
 from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
+from hotlap.experiment.turns import ROUNDS as TURNS
 from hotlap.records.tune import Parity, Proof
 
-from .budget import MARGIN, NARROW_ROUNDS
+from .budget import MARGIN
 from .objective import peak_bytes
 from .starts import other_work
 from .state import State
@@ -140,12 +141,14 @@ class Comparison:
             new = next((new for new in range(most, 0, -1) if budget.left >= budget.narrowing_s(new)), 0)
             if not new:
                 break
-            known, turns_s = len(self.fresh), budget.turns_s(4 * new, NARROW_ROUNDS)
+            known = len(self.fresh)
             self.look += new
             there = self._starts(min(STARTS + self.look, MOST_STARTS), MOST_STARTS)
             added = [side for side in self.fresh[known:] if side.ready]
             # as many stand beside them as they are, else turns tell nothing of them beside those of before
-            there = there and self._take(self.look, [*stand[: len(added)], *added], NARROW_ROUNDS, turns_s)
+            sides = [*stand[: len(added)], *added]
+            seconds = min(budget.turns_s(len(sides)), budget.left)
+            there = there and self._take(self.look, sides, TURNS, seconds, enough=self._narrow)
             for side in added:  # their memory is for the next
                 state.bench.end(side)
             if not there:
@@ -222,22 +225,33 @@ class Comparison:
         if open_ and all(side.ready for side in sides) and budget.left > budget.turns_s(len(sides), 1):
             self._take(look, sides, MOST_ROUNDS, budget.left, least=1)
 
-    def _take(self, look: int, sides: Sequence[Side], most: int, seconds: float, least: int = LEAST_ROUNDS) -> bool:
+    def _take(
+        self,
+        look: int,
+        sides: Sequence[Side],
+        most: int,
+        seconds: float,
+        least: int = LEAST_ROUNDS,
+        enough: Callable[[list[dict[int, float]]], bool] | None = None,
+    ) -> bool:
         """Turns of these, and what they tell with those before; whether there were enough. least: fewer than
         LEAST_ROUNDS add to a look that there was."""
         state = self.state
         per_row = state.resized(self.levers)
         rounds = take_turns(
-            state.bench, sides, most, seconds, self._sure, per_row, most_s=state.budget.left, least=least
+            state.bench, sides, most, seconds, enough or self._sure, per_row, most_s=state.budget.left, least=least
         )
         self.turns += rounds
         if len(rounds) < least:
             return False
-        known = effects(self.turns)
-        before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
-        self._judge = partial(between_processes, before, after, look, first=look == self.began)
+        self._judge = partial(between_processes, *self._effects(self.turns), look, first=look == self.began)
         self.ratio = self._judge()
         return True
+
+    def _effects(self, turns: list[dict[int, float]]) -> tuple[list[Effect], list[Effect]]:
+        known = effects(turns)
+        before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
+        return before, after
 
     def _over(self) -> bool:
         """Whether no time is left for another start."""
@@ -262,6 +276,13 @@ class Comparison:
     def _sure(self, rounds: list[dict[int, float]]) -> bool:
         """Whether enough turns were made, these among them."""
         return len(rounds) >= LEAST_ROUNDS and self._told([*self.turns, *rounds])
+
+    def _narrow(self, rounds: list[dict[int, float]]) -> bool:
+        """Whether the interval is narrow enough with these turns."""
+        if len(rounds) < LEAST_ROUNDS:
+            return False
+        interval = between_processes(*self._effects([*self.turns, *rounds])).interval
+        return interval is not None and half_width(interval) <= NARROW_ENOUGH
 
     def _told(self, turns: list[dict[int, float]]) -> bool:
         """Whether more turns would tell nothing beside what differs from start to start."""
