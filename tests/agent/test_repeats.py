@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,9 +12,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from hotlap.agent import denormals, repeats
+from hotlap.agent.denormals import slower
 from hotlap.agent.lines import Lines
 from hotlap.agent.repeats import Repeats
-from hotlap.diagnose.repeated import SPARSE, TAP_BY_TAP, Repeated, of_lines
+from hotlap.diagnose.repeated import DENORMALS, SPARSE, TAP_BY_TAP, Repeated, of_lines
 from hotlap.records.profile import Lines as Record
 
 Rows = list[tuple[str, int, float, str]]
@@ -374,6 +377,38 @@ def test_a_convolution_whose_taps_cost_more_than_fft(
 
 def test_a_transposed_convolution_is_not_told() -> None:
     assert for_less(lambda: nn.functional.conv_transpose1d(torch.ones(8, 1, 8000), torch.ones(1, 1, 1024))) == []
+
+
+def test_an_op_that_denormal_numbers_make_longer_is_done_again_on_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.full((10_000,), 1e-40)
+    now, longer = [0], [5]
+    monkeypatch.setattr(denormals, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+
+    def op(given: torch.Tensor) -> None:
+        now[0] += 1000 * (longer[0] if bool((given[:9] > 0).any()) else 1)
+        given.fill_(0)
+
+    assert slower(op, [x], {}, [x]) == 5 and bool((x > 0).all())
+    assert slower(op, [x * 1e30], {}, [x * 1e30]) == 1
+    longer[0] = 1
+    assert slower(op, [x], {}, [x]) == 1
+    part = torch.full((20_000,), 1e-40)[10_000:]
+    assert slower(torch.ops.aten.as_strided.default, [part, [10_000], [1], 10_000], {}, [part]) == 1
+
+
+def test_where_denormal_numbers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.full((10_000,), 1e-40)
+    drawn: list[str] = []
+
+    def counted(func: Any, *_: Any) -> float:
+        drawn.append(str(func))
+        return 11.0 if func is torch.ops.aten.sqrt.default else 1.0
+
+    monkeypatch.setattr(repeats, "slower", counted)
+    (found,) = for_less(lambda: x.sqrt() + torch.rand(10_000))
+    assert (found.cause, found.times) == (DENORMALS, 11) and found.part == pytest.approx(10 / 13, abs=0.01)
+    assert drawn == ["aten.sqrt.default", "aten.add.Tensor"]
+    assert for_less(lambda: x + 1) == []
 
 
 def test_what_helps_computes_the_same() -> None:

@@ -102,7 +102,6 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("micro-batches", {**ACCUMULATES, "micro": (32.0, 64.0), "gpu_phases": PHASES, "gpu_paced": PHASES}),
     ("padding", {"root": {"padding": 0.6, "padding_of_all": 0.1}}),
     ("double-precision", {"root": {"dtypes": ("float64",), "double": 1.0}}),
-    ("denormals", {"more": {"denormal": 0.2}}),
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
     ("counters-on-device", {"optimizer": {"counters": 90}}),
     ("recomputing", {"more": {"recomputed": 8}}),
@@ -273,7 +272,6 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"more": {"retained": 1.0, "backwards": 10, "optimizer_steps": 10}},
         {"more": {"wasted": WastedFacts(place=("train.py", 9, "step"), share=0.05, part=0.5)}},
         {"more": {"retained": 0.2, "backwards": 40, "optimizer_steps": 10}},
-        {"more": {"denormal": 0.5}, "phases": Phases(data=8.0, forward=2.0)},
         {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
         {"optimizer": {"counters": 1}},
         {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short

@@ -9,6 +9,7 @@ other processes share, and filled tensors, into which kernels outside of torch m
 import itertools
 import math
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from .denormals import slower
 from .torch_internals import base_of, graph_task, has_storage, is_capturing, storage, storage_reference, version_of
 
 FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
@@ -51,14 +53,16 @@ ZEROS, ZEROS_ON_A_DEVICE = 0.98, 0.995
 CHANNELS, CHANNELS_ON_A_DEVICE, TAPS, TIMES_FFT = 8, 64, 128, 3.0
 """Channels that a convolution makes at once, on the CPU and on a device; taps of its kernel at least; how much
 dearer it is than by FFT."""
+SPARE_NS: Final = 2_000_000_000
+"""That ops are done again for, to see what denormal numbers cost in them."""
 AT_ONCE: Final = 8
 """Multiplications in the time that it takes to write a number."""
 
 Place = tuple[int, int, str]
 Chain = tuple[Place, ...]
 Told = tuple[str, int, Any]
-"""Of an op that something else does for less: which kind; its kernel's taps, and the share that is saved; of a product,
-the storage of its matrix, and the share of zeros from which it is told."""
+"""Of an op that something else does for less: which kind; its kernel's taps or how many times as long it takes, and the
+share that is saved; of a product, the storage of its matrix, and the share of zeros from which it is told."""
 Op = tuple[int, list[Any], set[int], Any, Any, int, list[Told | None]]
 """What it makes, as a number; tensors that it writes to; storages that it is given; the rows that a product multiplies;
 the share of a column's rows that are zero, which rows are multiplied by; multiplications for each number of its result;
@@ -84,6 +88,7 @@ class Repeats:
         """Storages that were made or written to; of others with a matrix, how full it and its rows and columns are."""
         self._told: list[tuple[Place, Told, float]] = []
         self._work: Counter[Place] = Counter()
+        self._spare_ns = SPARE_NS
 
     def begin(self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool) -> Op:
         """An op is about to be called. own: by torch's own Python."""
@@ -113,6 +118,11 @@ class Repeats:
                 rows, told = self._of(args[at]), [self._sparse(one) for one in args[at : at + 2]]
         elif schema.name == "aten::convolution":
             inner, told = args[1][0].numel(), [_long(*args)]
+        if not draws and self._spare_ns > 0 and schema.name.startswith("aten::"):
+            begun = time.perf_counter_ns()
+            if (times := slower(func, args, kwargs, tensors)) > 1:
+                told.append(("denormals", round(times), 1 - 1 / times))
+            self._spare_ns -= time.perf_counter_ns() - begun
         return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told
 
     def end(self, op: Op, made: Any) -> bool:
@@ -130,6 +140,7 @@ class Repeats:
         number, _, _, rows, zeros, inner, told = op
         self._seen[number, chain] += 1
         work = self._sizes[number] * (1 + inner // AT_ONCE)
+        work *= max((times for kind, times, _ in filter(None, told) if kind == "denormals"), default=1)
         self._work[chain[-1]] += work
         self._told += [(chain[-1], one, work) for one in told if one is not None and work]
         if rows is not None:
@@ -182,7 +193,7 @@ class Repeats:
             full, *sides = filled[number]
             if 1 - full >= saved and min(sides) >= MOSTLY:  # empty rows are padding, or wait to be written
                 lines[kind, place].append((work * (1 - full), int(100 * (1 - full))))
-        found: dict[str, list[tuple[Any, ...]]] = {"sparse": [], "long_convolutions": []}
+        found: dict[str, list[tuple[Any, ...]]] = {"sparse": [], "long_convolutions": [], "denormals": []}
         for (kind, place), those in lines.items():
             part = min(1.0, sum(saved for saved, _ in those) / self._work[place])
             found[kind].append((*place, max(those)[1], part, *place))

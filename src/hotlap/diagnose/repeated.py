@@ -1,4 +1,5 @@
-"""What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap."""
+"""What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap,
+denormal numbers."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,16 @@ TAP_BY_TAP: Final = Cause(
     "or a shorter kernel, or one with dilation",
     "compute",
 )
+DENORMALS: Final = Cause(
+    "denormals",
+    "denormal numbers",
+    "a CPU, or its library, takes many times as long for an operation with a number too small to be normal (below "
+    "1.2e-38 in float32)",
+    "`torch.set_flush_denormal(True)` at the start of the script, which has zeros made in their place",
+    "compute",
+)
 SAID: Final = {
+    DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
@@ -74,8 +84,14 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
     """As a profiled step has shown them; none of one that replays a CUDA graph, whose results no op is seen to make."""
     if any(name == REPLAY for name, *_ in lines.calls):
         return
-    kinds = (AGAIN, lines.repeats), (GATED, lines.gated), (SPARSE, lines.sparse), (TAP_BY_TAP, lines.long_convolutions)
-    for cause, rows in kinds:
+    kinds = {
+        AGAIN: lines.repeats,
+        GATED: lines.gated,
+        SPARSE: lines.sparse,
+        TAP_BY_TAP: lines.long_convolutions,
+        DENORMALS: lines.denormals,
+    }
+    for cause, rows in kinds.items():
         for file, line, _, times, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
                 place = Place(file=lines.files[call], line=at, function=function)

@@ -57,8 +57,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of what the
     line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the step
     does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
-    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. left_out: ops
-    beyond 200,000. skipped: why ops were not seen.
+    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
+    same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
+    their place. left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -72,6 +73,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
+    denormals: tuple[RepeatedLine, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 

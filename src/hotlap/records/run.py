@@ -490,10 +490,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     hotlap ended it, batches made ahead were being used up faster than others came, so steps may become longer.
     device_uuid: of the GPU, by which NVML knows it, as `GPU-…`. replayed: phases that lie together in a CUDA graph of
     the script's own. recomputed: calls of modules that were seen inside a backward, in the first steps, as
-    torch.utils.checkpoint makes them. denormal: share (0 to 1) of denormal numbers in an input of the model or a tensor
-    that an optimizer holds, of the tensor with most, on the CPU. retained: share (0 to 1) of the backwards that were
-    looked at that kept their graph for another one. forwards_each: forwards with gradients for each backward, of those
-    that were looked at (None: of an older hotlap). hung: the wait for a batch in which the loop ended.
+    torch.utils.checkpoint makes them. retained: share (0 to 1) of the backwards that were looked at that kept their
+    graph for another one. forwards_each: forwards with gradients for each backward, of those that were looked at (None:
+    of an older hotlap). hung: the wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. imported: at the end, folders of installed packages with the first names of what was imported
@@ -525,7 +524,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     retained: float = 0.0
     forwards_each: float | None = None
     wasted: WastedFacts | None = None
-    denormal: float = 0.0
     hung: Hung | None = None
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"
