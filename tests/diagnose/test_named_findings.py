@@ -11,7 +11,7 @@ import pytest
 
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
-from hotlap.diagnose.findings._base import MODEL, CpuUse, LongSteps, Measured
+from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measured
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
@@ -107,6 +107,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("recomputing", {"more": {"recomputed": 8}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120), "alike": (1, 60)}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
+    ("steps-jump", {"jump": Jump(50, 4.0, 16.0, "backward", 12.0, ("trained", 2, 14))}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
     ("long-steps", {"long": LONG}),
@@ -276,6 +277,8 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"optimizer": {"counters": 1}},
         {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short
         {"more": {"recomputed": 8}, "memory_bytes": None},
+        {"jump": Jump(50, 4.0, 16.0, "backward", 12.0)},
+        {"jump": Jump(50, 4.0, 16.0, "backward", 12.0, ("backwards", 1, 2), (32, 128))},
         {"root": {"hooks": (3, 120)}},  # they cost nothing yet
         {**MICRO, "more": {"world": 2, "backwards": 10, "optimizer_steps": 10}},
         {**MICRO, "root": {"exchange": msgspec.structs.replace(EXCHANGE, backwards=8.0)}},  # under no_sync

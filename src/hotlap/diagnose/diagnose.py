@@ -24,6 +24,8 @@ from .findings import cpu_crowded, findings_of
 from .findings._base import CpuUse, Measured
 from .findings.long_steps import long_of
 from .findings.workers_restart import without_restarts
+from .jumps import jump_of
+from .jumps import said as jumped
 from .steps import (
     SteadySteps,
     block_length,
@@ -142,11 +144,14 @@ def _verdict(
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
     piled = facts is not None and any(root.piled for root in facts.roots)
+    whole = not _left_out(first.steps)
+    grown = growth(steady.numbered, piled) if whole else None
+    jump = jump_of(steady, first.steps, facts) if whole and grown is None else None
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
-        None if _left_out(first.steps) else growth(steady.numbered, piled), memory_bytes, steady.evaluating,
+        grown, memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy, long, micro_batches(usual),
+        gpus.busy, long, micro_batches(usual), jump,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -238,7 +243,7 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
         said.append(
             f"{left_out:,} steps are not in the numbers: of a long run hotlap keeps the first and the last ones"
         )
-    said += _uneven(slowest)
+    said += [f"{NOT_STEADY}: {jumped(measured.jump)}"] if measured.jump is not None else _uneven(slowest)
     if measured.unseen and not measured.unseen_ms:
         said.append(f"the phases are not those of all steps: {measured.unseen} (--every-step looks at all)")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:

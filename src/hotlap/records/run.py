@@ -139,7 +139,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     sequences of tokens. kind: whether the step trained. evaluation: an evaluation ran inside. compiles: frames that
     torch.compile compiled inside. skipped: a GradScaler skipped the update. probe: the time is not to be quoted, since
     evidence of parity was taken or the profiler ran. starved: a batch that workers make was not there when it was asked
-    for, and of those they make ahead a quarter at most was.
+    for, and of those they make ahead a quarter at most was. trained: tensors that the optimizers hold and that want a
+    gradient, in a step before which, not long ago, that number changed.
     """
 
     step: int
@@ -160,6 +161,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     skipped: bool = False
     probe: bool = False
     starved: bool = False
+    trained: Count | None = None
     backlog_ms: Ms | None = None
 
 
