@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 
 from .denormals import slower
+from .orders import Orders, Seen
 from .torch_internals import base_of, graph_task, has_storage, is_capturing, storage, storage_reference, version_of
 
 FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
@@ -63,10 +64,10 @@ Chain = tuple[Place, ...]
 Told = tuple[str, int, Any]
 """Of an op that something else does for less: which kind; its kernel's taps or how many times as long it takes, and the
 share that is saved; of a product, the storage of its matrix, and the share of zeros from which it is told."""
-Op = tuple[int, list[Any], set[int], Any, Any, int, list[Told | None]]
+Op = tuple[int, list[Any], set[int], Any, Any, int, list[Told | None], Seen]
 """What it makes, as a number; tensors that it writes to; storages that it is given; the rows that a product multiplies;
 the share of a column's rows that are zero, which rows are multiplied by; multiplications for each number of its result;
-what else does it for less."""
+what else does it for less; products that it is given."""
 
 
 class Repeats:
@@ -88,6 +89,7 @@ class Repeats:
         """Storages that were made or written to; of others with a matrix, how full it and its rows and columns are."""
         self._told: list[tuple[Place, Told, float]] = []
         self._work: Counter[Place] = Counter()
+        self._orders = Orders(lambda one: int(self._of(one)[0]))
         self._spare_ns = SPARE_NS
 
     def begin(self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool) -> Op:
@@ -123,7 +125,8 @@ class Repeats:
             if (times := slower(func, args, kwargs, tensors)) > 1:
                 told.append(("denormals", round(times), 1 - 1 / times))
             self._spare_ns -= time.perf_counter_ns() - begun
-        return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told
+        seen = self._orders.begin(schema.name, args, list(filter(_plain, _tensors(given.values()))), at)
+        return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told, seen
 
     def end(self, op: Op, made: Any) -> bool:
         """It was. Returns whether it computed anything, as views do not."""
@@ -132,16 +135,18 @@ class Repeats:
         for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
             self._fresh.add(storage(one))
+        self._orders.end(op[-1], self._made.get((number, 0), -1))
         self._sizes[number] = sum(one.numel() for one in (fresh or written))
         return bool(written or fresh)
 
     def called(self, op: Op, chain: Chain) -> None:
         """It counts. chain: the user's frames around it, the outermost first."""
-        number, _, _, rows, zeros, inner, told = op
+        number, _, _, rows, zeros, inner, told, seen = op
         self._seen[number, chain] += 1
         work = self._sizes[number] * (1 + inner // AT_ONCE)
         work *= max((times for kind, times, _ in filter(None, told) if kind == "denormals"), default=1)
         self._work[chain[-1]] += work
+        self._orders.called(seen, chain[-1], work)
         self._told += [(chain[-1], one, work) for one in told if one is not None and work]
         if rows is not None:
             self._siblings[chain, rows].add(number)
@@ -198,6 +203,10 @@ class Repeats:
             part = min(1.0, sum(saved for saved, _ in those) / self._work[place])
             found[kind].append((*place, max(those)[1], part, *place))
         return found
+
+    def orders(self) -> list[tuple[Any, ...]]:
+        """Lines with products in the dear order (`Orders.rows`)."""
+        return self._orders.rows(self._work)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Of each line that computes what there is already, most first: the line; how often the same is made; of what

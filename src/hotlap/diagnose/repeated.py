@@ -1,5 +1,5 @@
 """What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap,
-denormal numbers."""
+denormal numbers, products in the dear order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +59,16 @@ DENORMALS: Final = Cause(
     "`torch.set_flush_denormal(True)` at the start of the script, which has zeros made in their place",
     "compute",
 )
+ORDER: Final = Cause(
+    "product-order",
+    "three matrices are multiplied in the dear order",
+    "the product that is made first is large, and the second makes it small again",
+    "`A @ (B @ C)` in place of `(A @ B) @ C`, or the other way round; `torch.linalg.multi_dot` chooses it; attention "
+    "without a softmax likewise, `q @ (k.mT @ v)`; results differ by rounding",
+    "compute",
+)
 SAID: Final = {
+    ORDER: "{} million; what that saves is {} a step",
     DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
@@ -74,7 +83,7 @@ class Repeated(NamedTuple):
     the evidence. part: of what it makes, what is not needed. call: the outermost call all of which this is true of."""
 
     line: Line
-    times: int
+    times: int | str
     part: float
     call: Place
     cause: Cause = AGAIN
@@ -98,12 +107,17 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
                 if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
                 yield Repeated((lines.files[file], line), times, part, place, cause)
+    for file, line, function, now, other, part in lines.orders:
+        if file < len(lines.files):
+            millions = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"
+            at_line = Place(file=lines.files[file], line=line, function=function)
+            yield Repeated((lines.files[file], line), millions, part, at_line, ORDER)
 
 
 def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: float, left: float) -> Iterator[Finding]:
     """By cause and function. costs: share of the step that each line takes, its backward with it. left: share of the
     step that the model could have."""
-    functions: defaultdict[tuple[Cause, str, str | None], defaultdict[tuple[int, Place], float]] = defaultdict(
+    functions: defaultdict[tuple[Cause, str, str | None], defaultdict[tuple[int | str, Place], float]] = defaultdict(
         lambda: defaultdict(float)
     )
     for one in of:

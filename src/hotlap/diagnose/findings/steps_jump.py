@@ -23,7 +23,7 @@ BEGINS = {
         "forwards without gradients come to each",
         "steps with a forward in eval mode or without gradients: hardly any, then most",
         "the model is not trained meanwhile",
-        "every n steps, under torch.inference_mode() and in larger batches; one forward for both where inputs are alike",
+        "every n steps, under torch.inference_mode() and in larger batches; one forward for both where they are alike",
     ),
 }
 
