@@ -13,6 +13,7 @@ import torch
 
 from hotlap.records.session import Session
 
+from .besides import Besides
 from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
@@ -72,6 +73,7 @@ class Agent:
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
         self.tokens = Tokens()
+        self.besides = Besides(time.perf_counter_ns, lambda: not self.profile.on)
         self.wasted = Wasted(self.steps.optimizers, Places().caller)
         if session.levers or session.turns:  # some leave themselves out where parameters have hooks
             self.wasted.give_up()
@@ -176,6 +178,7 @@ class Agent:
         segment.kind, segment.full = kind, timeline.marking
         recorder.add(segment)
         self._count(segment, kind)
+        self.besides.step_done(recorder.index)
         index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
         if self.stopper.wanted:
             disturbed = bool(segment.compiles or segment.probe)

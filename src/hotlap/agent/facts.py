@@ -354,6 +354,7 @@ class Script:
             "function_modes": self.habits.modes("function"),
             "recomputed": self.recomputed,
             "wasted": agent.wasted.facts,
+            "besides": agent.besides.facts({id(one) for one in parameters_of(steps.optimizers)}),
             "retained": self.kept_graphs / max(1, self.looked_backwards),
             "forwards_each": self.habits.forwards / max(1, self.looked_backwards),
             "hung": self.hung,

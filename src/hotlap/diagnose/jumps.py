@@ -31,7 +31,7 @@ LEAST_NUMBER: Final = 5
 
 def jump_of(steady: SteadySteps, every: Sequence[Step], facts: Facts | None) -> Jump | None:
     """Where the time of a step is cut in two best, if that is a jump."""
-    times = steady.numbered
+    times = [(number, took) for number, took in steady.numbered if took > 0]
     logs = np.log([took for _, took in times])
     if len(logs) < 2 * LEAST_STEPS:
         return None

@@ -29,7 +29,7 @@ from .causes import (
     VALIDATES,
     Cause,
 )
-from .findings.host_code import WITHOUT_A_PROFILE
+from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .statements import (
     cause_at,
@@ -493,6 +493,8 @@ def _explained(
         finding, said = found, f"{checked / total:.0%} of it in such checks"
         most = max(checks, key=lambda row: row[5])
         found = msgspec.structs.replace(finding, where=_place(samples, most), evidence=f"{rest}; {said}")
+    if cause is None and finding.title.endswith(BESIDES):
+        return (finding,)  # the model's own lines say less than the one that calls it
     found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     if finding.id == "host-code" and waits > 0.5:

@@ -461,6 +461,23 @@ class WastedFacts(msgspec.Struct, frozen=True, kw_only=True):
     part: float
 
 
+class BesidesFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that is called without gradients by a script that trains. name: its class. trained: an optimizer holds
+    parameters of it. of: steps that were looked at; steps: of them, those with such calls; calls, took_ms: in all of
+    these, on the host. place: file, line and function of the user's code that calls it. inference_mode: under
+    torch.inference_mode, not no_grad.
+    """
+
+    name: str
+    trained: bool = False
+    of: Count = 0
+    steps: Count = 0
+    calls: Count = 0
+    took_ms: Ms = 0.0
+    place: tuple[str, int, str] | None = None
+    inference_mode: bool = False
+
+
 class Hung(msgspec.Struct, frozen=True, kw_only=True):
     """A wait for a batch that an error ended, such as Ctrl-C. waited_s: seconds that it had lasted. worker: number of
     the worker process whose turn it was, None without workers; worker_pid: its process; alive: it still ran. file,
@@ -526,6 +543,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     retained: float = 0.0
     forwards_each: float | None = None
     wasted: WastedFacts | None = None
+    besides: tuple[BesidesFacts, ...] = ()
     hung: Hung | None = None
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"
