@@ -493,14 +493,12 @@ def _explained(
         finding, said = found, f"{checked / total:.0%} of it in such checks"
         most = max(checks, key=lambda row: row[5])
         found = msgspec.structs.replace(finding, where=_place(samples, most), evidence=f"{rest}; {said}")
-    if cause is None and finding.title.endswith(BESIDES):
-        return (finding,)  # the model's own lines say less than the one that calls it
     found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     if finding.id == "host-code" and waits > 0.5:
         return (_communication(found, inside, waits, cause is not None),)
-    if cause is None or finding.id not in PHASE_OF:
-        return (found,)
+    if cause is None or finding.id not in PHASE_OF:  # a model's own lines say less than the one that calls it
+        return (finding if finding.title.endswith(BESIDES) else found,)
     return _divided(finding, found, took[cause.id] / total, diagnosis.step_ms)
 
 
