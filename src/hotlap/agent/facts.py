@@ -397,6 +397,7 @@ def _memory(cost: Cost) -> dict[str, int]:
         "total_bytes": torch.cuda.get_device_properties().total_memory,
         "retries": stats.get("num_alloc_retries", 0),
         "late_mallocs": cost.sums.mallocs,
+        "late_retries": cost.sums.retries,
         "since": WARM_STEPS,
         "step": WARM_STEPS + cost.steps,
     }

@@ -96,6 +96,8 @@ def switches() -> list[str]:
         "fill_uninitialized_memory": torch.are_deterministic_algorithms_enabled()
         and torch.utils.deterministic.fill_uninitialized_memory,
         "CUDA_LAUNCH_BLOCKING": os.environ.get("CUDA_LAUNCH_BLOCKING") == "1",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": torch.cuda.is_initialized()
+        and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1",
         "set_sync_debug_mode": torch.cuda.is_initialized() and torch.cuda.get_sync_debug_mode() != 0,
     }
     return [name for name, on in found.items() if on]

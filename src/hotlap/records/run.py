@@ -408,7 +408,7 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: the most in tensors; peak_reserved_bytes: the most that the allocator held; total_bytes: memory of the
     device. retries: allocations that failed at first and succeeded after the cache was freed, each of which waits for
     the device. late_mallocs: calls of cudaMalloc in `step - since` steps of the loop after its first `since`, when one
-    of fixed shapes makes none. since, step: the first and the last step of the count of late mallocs.
+    of fixed shapes makes none; late_retries: retries in these. since, step: the first and the last step of that count.
     """
 
     peak_bytes: Count
@@ -416,6 +416,7 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: Count
     retries: Count = 0
     late_mallocs: Count = 0
+    late_retries: Count = 0
     since: Count = 0
     step: Count = 0
 
@@ -500,9 +501,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     used. capability: the CUDA device's compute capability. threads: that torch computes with on the CPU. tf32_matmul,
     cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in bfloat16.
     switches: for debugging, that were on in a step of the loop: `detect_anomaly`, `fill_uninitialized_memory`,
-    `CUDA_LAUNCH_BLOCKING`, `set_sync_debug_mode`, `profiler`. dispatch_modes, function_modes: classes of modes in
-    Python that were on around half of the forwards with gradients or more, and are told of torch's operations, or of
-    calls of its functions. seeded: the script seeds torch itself.
+    `CUDA_LAUNCH_BLOCKING`, `PYTORCH_NO_CUDA_MEMORY_CACHING`, `set_sync_debug_mode`, `profiler`. dispatch_modes,
+    function_modes: classes of modes in Python that were on around half of the forwards with gradients or more, and are
+    told of torch's operations, or of calls of its functions. seeded: the script seeds torch itself.
 
     mode: whether it trains. samples_from: what tells the rows of a step. forwards: number seen, in steps that were
     looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
