@@ -1,18 +1,20 @@
 """Steps that take longer from one on, on records: where, in which phase, and what else changed there."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from test_diagnose import FACTS, folder_of, step
+from test_diagnose import ENVIRONMENT, FACTS, folder_of, step
 
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings._base import Jump
-from hotlap.diagnose.jumps import jump_of
+from hotlap.diagnose.jumps import jump_of, said
 from hotlap.diagnose.steps import steady_steps
 from hotlap.records.diagnosis import NOT_STEADY
 from hotlap.records.run import Facts, Phases, Step
+from hotlap.records.telemetry import CpuSample, GpuSample, TelemetrySample
 
 THAWS = """\
 THAW_AFTER = 49
@@ -31,8 +33,8 @@ def run(backward: float = 20.0, at: int = 50, count: int = 100, **after: Any) ->
     return [*first, *(step(number, later, **{"samples": 32, **after}) for number in range(at, count))]
 
 
-def found(steps: list[Step], facts: Facts = FACTS) -> Jump | None:
-    return jump_of(steady_steps(steps, facts), steps, facts)
+def found(steps: list[Step], facts: Facts = FACTS, samples: Sequence[TelemetrySample] = ()) -> Jump | None:
+    return jump_of(steady_steps(steps, facts), steps, facts, samples, ENVIRONMENT)
 
 
 def thawed(after: int = 6) -> list[Step]:
@@ -46,8 +48,8 @@ def test_a_jump_is_told_with_its_step_and_phase(tmp_path: Path) -> None:
     assert jump is not None and (jump.step, jump.phase, jump.changed, jump.where) == (50, "backward", None, None)
     assert (jump.before_ms, jump.after_ms, jump.more_ms) == (pytest.approx(10), pytest.approx(24), pytest.approx(14))
     told = diagnose(folder_of(tmp_path, (run(), FACTS)))
-    said = f"{NOT_STEADY}: 10.0 ms a step before step 50, 24.0 ms from then on (+14.0 ms in backward)"
-    assert said in told.unknown and not any(one.id == "steps-jump" for one in told.findings)
+    text = f"{NOT_STEADY}: 10.0 ms a step before step 50, 24.0 ms from then on (+14.0 ms in backward)"
+    assert text in told.unknown and not any(one.id == "steps-jump" for one in told.findings)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,7 @@ def test_a_jump_is_told_with_its_step_and_phase(tmp_path: Path) -> None:
     [
         (thawed(), ("trained", 2, 14)),
         (thawed(40), None),
+        ([*run()[:48], step(48, compiles=2), *run()[49:]], ("compiled", 0, 2)),
         (run(losses=(1.0, 1.0)), ("backwards", 1, 2)),
         (run(count=140, evaluation=True), ("evaluation", 0, 1)),
     ],
@@ -113,3 +116,18 @@ def test_the_line_is_that_of_the_step_or_of_the_change(source: str, line: int | 
     facts = msgspec.structs.replace(FACTS, argv=(str(tmp_path / "train.py"),), loaders=(loader,))
     jump = found(thawed(), facts)
     assert jump is not None and (jump.where.line if jump.where else None) == line
+
+
+def test_a_machine_that_gives_less_is_told() -> None:
+    def sample(at: int) -> TelemetrySample:
+        """Two cores are ours, and one and a half of others' come with step 50, when the clock falls."""
+        busy = 2000.0 * at + 1500.0 * max(0, at - 50)
+        gpu = GpuSample(index=0, sm_mhz=1980.0 if at < 50 else 1200.0)
+        return TelemetrySample(time=float(at), cpu_percent=200.0, cpu=CpuSample(busy_ms=busy), gpus=(gpu,))
+
+    jump = found(run(), samples=[sample(at) for at in range(100)])
+    assert jump is not None and jump.changed is None
+    assert said(jump).endswith(
+        "; the GPU's clock is 1200 MHz then, 1980 before; other work takes 1.5 cores then, 0.0 before"
+    )
+    assert found(run(), samples=[sample(at) for at in range(40)]) == found(run())

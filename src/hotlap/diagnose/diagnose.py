@@ -14,7 +14,8 @@ from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
-from hotlap.records.run import Facts, Phases, Problem, Step
+from hotlap.records.run import Environment, Facts, Phases, Problem, Step
+from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import FILES, RankFolder, RunFolder
 
 from .balance import Late, straggler, without_the_wait, without_waiting
@@ -116,7 +117,16 @@ def diagnose(folder: Path) -> Diagnosis:
     use = cpu_use(seen, first.steady.steps, run.environment)
     cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
     gpus = gpu_use(seen, first.steady.steps, cards)
-    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, gpus, memory_bytes)
+    return _verdict(
+        mode,
+        first,
+        together,
+        tuple(lever.name for lever in run.levers),
+        use,
+        gpus,
+        memory_bytes,
+        (seen, run.environment),
+    )
 
 
 def _apart(ranks: Sequence[Rank]) -> bool:
@@ -132,6 +142,7 @@ def _verdict(
     use: CpuUse,
     gpus: GpuUse,
     memory_bytes: float,
+    machine: tuple[Sequence[TelemetrySample], Environment],
 ) -> Diagnosis:
     steady, facts = first.steady, first.facts
     run_ms = sum(step.wall_ms for step in first.steps)
@@ -146,7 +157,7 @@ def _verdict(
     piled = facts is not None and any(root.piled for root in facts.roots)
     whole = not _left_out(first.steps)
     grown = growth(steady.numbered, piled) if whole else None
-    jump = jump_of(steady, first.steps, facts) if whole and grown is None else None
+    jump = jump_of(steady, first.steps, facts, *machine) if whole and grown is None else None
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
         grown, memory_bytes, steady.evaluating,

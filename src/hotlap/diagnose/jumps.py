@@ -11,8 +11,10 @@ import numpy as np
 from hotlap.records.diagnosis import Place
 from hotlap.records.durations import ms
 from hotlap.records.phases import PHASES
-from hotlap.records.run import Facts, Step
+from hotlap.records.run import Environment, Facts, Step
+from hotlap.records.telemetry import TelemetrySample
 
+from .cpu_use import differing
 from .findings._base import Changed, Jump
 from .source import call_of, files_of, first_of, parsed, place_at
 from .steps import GROWN, SteadySteps, mean_phases
@@ -29,8 +31,14 @@ LEAST_NUMBER: Final = 5
 """Of a step, that a line can be known by."""
 
 
-def jump_of(steady: SteadySteps, every: Sequence[Step], facts: Facts | None) -> Jump | None:
-    """Where the time of a step is cut in two best, if that is a jump."""
+def jump_of(
+    steady: SteadySteps,
+    every: Sequence[Step],
+    facts: Facts | None,
+    samples: Sequence[TelemetrySample],
+    machine: Environment,
+) -> Jump | None:
+    """Where the time of a step is cut in two best, if that is a jump. samples: of the machine."""
     times = [(number, took) for number, took in steady.numbered if took > 0]
     logs = np.log([took for _, took in times])
     if len(logs) < 2 * LEAST_STEPS:
@@ -50,15 +58,25 @@ def jump_of(steady: SteadySteps, every: Sequence[Step], facts: Facts | None) -> 
         for name in PHASES
     }
     phase = max(more, key=lambda name: more[name])
-    changed = _changed(sides, [one for one in every if one.trained is not None], step)
+    changed = _changed(sides, every, step)
     where = _compared(facts, step) or _line(facts, changed)
     rows = _of(sides, lambda one: one.tokens or one.samples)
-    return Jump(step, was, took, phase if all(phases) else "", more[phase], changed, rows, where)
+    return Jump(
+        step,
+        was,
+        took,
+        phase if all(phases) else "",
+        more[phase],
+        changed,
+        rows,
+        where,
+        differing(samples, sides, machine),
+    )
 
 
-def _changed(sides: tuple[list[Step], list[Step]], trained: Sequence[Step], step: int) -> Changed | None:
+def _changed(sides: tuple[list[Step], list[Step]], every: Sequence[Step], step: int) -> Changed | None:
     """What else is another from that step on, and what it was and is."""
-    seen = [(one.step, one.trained or 0) for one in trained]
+    seen = [(one.step, one.trained or 0) for one in every if one.trained is not None]
     for (_, was), (at, now) in pairwise(seen):
         if step - NEAR <= at <= step + WITHIN and now > was:
             return "trained", was, now
@@ -66,7 +84,10 @@ def _changed(sides: tuple[list[Step], list[Step]], trained: Sequence[Step], step
         return "backwards", *backwards
     flags = [[one.evaluation for one in side if one.phases is not None] for side in sides]
     before, after = (sum(side) / max(1, len(side)) for side in flags)
-    return ("evaluation", 0, 1) if before < LOW and after > HIGH else None
+    if before < LOW and after > HIGH:
+        return "evaluation", 0, 1
+    compiles = sum(one.compiles for one in every if step - NEAR <= one.step <= step)
+    return ("compiled", 0, compiles) if compiles else None
 
 
 def _of(sides: tuple[list[Step], list[Step]], number: Callable[[Step], int | None]) -> tuple[int, int] | None:
@@ -80,7 +101,7 @@ def _of(sides: tuple[list[Step], list[Step]], number: Callable[[Step], int | Non
 
 
 def _line(facts: Facts | None, changed: Changed | None) -> Place | None:
-    if changed is None or changed[0] == "backwards":
+    if changed is None or changed[0] not in {"trained", "evaluation"}:
         return None
     return first_of(facts, _thaws) if changed[0] == "trained" else call_of(facts, ("eval",))
 
@@ -129,4 +150,4 @@ def said(jump: Jump) -> str:
     text += f" (+{ms(jump.more_ms)} in {jump.phase})" if jump.phase and jump.more_ms > 0 else ""
     text += f", with {jump.rows[1]} rows or tokens a step, {jump.rows[0]} before" if jump.rows else ""
     at = f" ({jump.where.file}:{jump.where.line})" if jump.where and jump.changed is None else ""
-    return text + (f"; a line compares with that number{at}" if at else "")
+    return text + jump.machine + (f"; a line compares with that number{at}" if at else "")

@@ -68,15 +68,17 @@ class LongSteps:
     every: int | None = None
 
 
-Changed = tuple[Literal["trained", "backwards", "evaluation"], int, int]
-"""Tensors that are trained, backwards in a step, whether it holds forwards without gradients: it was, and is."""
+Changed = tuple[Literal["trained", "backwards", "evaluation", "compiled"], int, int]
+"""Tensors that are trained, backwards in a step, whether it holds forwards without gradients, graphs that were compiled
+there: it was, and is."""
 
 
 @dataclass(frozen=True)
 class Jump:
     """From a step on all take longer. before_ms, after_ms: in the median. phase: the one that is longer by most, and
     more_ms by how much ("": not known). changed: what else did there; rows: of a step, or tokens, where they changed:
-    before and after. where: a line that names that step, or makes the change."""
+    before and after. where: a line that names that step, or makes the change. machine: what the machine gave less of,
+    for a sentence."""
 
     step: int
     before_ms: float
@@ -86,6 +88,7 @@ class Jump:
     changed: Changed | None = None
     rows: tuple[int, int] | None = None
     where: Place | None = None
+    machine: str = ""
 
 
 @dataclass(frozen=True)

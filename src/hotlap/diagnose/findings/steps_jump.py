@@ -25,6 +25,14 @@ BEGINS = {
         "the model is not trained meanwhile",
         "every n steps, under torch.inference_mode() and in larger batches; one forward for both where they are alike",
     ),
+    "compiled": (
+        "torch.compile had something to compile just before",
+        "graphs that were compiled in the steps before: {}, then {}",
+        "what fits none of the graphs gets one more, for sizes that vary, and beyond torch's limit of graphs none: then "
+        "it runs in eager mode",
+        "inputs of the same sizes, dtypes and settings in each step; `torch._dynamo.mark_dynamic` for a size that "
+        "varies; TORCH_LOGS=recompiles tells why",
+    ),
 }
 
 
