@@ -168,3 +168,13 @@ def test_a_loop_that_ends_did_not_hang(runner: Runner) -> None:
     ran = runner.forked("habits.py", "plain", before="import hotlap.agent.loaders as f; f.HUNG_S = 0.0")
     check_clean(ran)
     assert ran.facts.hung is None
+
+
+def test_models_that_run_without_gradients_besides_the_training(runner: Runner) -> None:
+    ran = runner.forked("besides.py")
+    check_clean(ran)
+    check_same(ran, runner.bare("besides.py"))
+    each, rare = sorted(ran.facts.besides, key=lambda one: -one.steps)
+    assert (each.name, each.trained, each.calls, each.inference_mode) == ("Net", False, 2 * each.steps, True)
+    assert each.steps == each.of > 20 and each.took_ms > 0 and each.place is not None and each.place[1] == 19
+    assert rare.trained and 0 < rare.calls == rare.steps <= 3 and not rare.inference_mode

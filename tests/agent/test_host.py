@@ -116,8 +116,10 @@ def test_memory_is_asked_of_the_driver_by_training_steps(counted: Counted) -> No
 def test_what_the_allocator_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Host()._now().mallocs == 0, "without a device"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda: {"num_device_alloc": 7})
-    assert Host()._now().mallocs == 7
+    monkeypatch.setattr(
+        torch.cuda, "memory_stats_as_nested_dict", lambda: {"num_device_alloc": 7, "num_alloc_retries": 2}
+    )
+    assert (Host()._now().mallocs, Host()._now().retries) == (7, 2)
 
 
 def test_short_steps_are_read_at_rarely(counted: Counted) -> None:

@@ -323,3 +323,11 @@ def test_wrappers_that_are_made_anew_in_each_step_are_seen_through(runner: Runne
     assert "patched False" in ran.output
     assert [root.name for root in ran.facts.roots] == ["Slopes"]
     assert all(step.phases is not None and step.phases.forward for step in ran.steps[1:])
+
+
+def test_how_much_is_trained_is_told_where_it_changes(runner: Runner) -> None:
+    ran = runner.forked("thaws.py")
+    check_clean(ran)
+    check_same(ran, runner.bare("thaws.py"))
+    (first, frozen), (then, all_of_it) = [(one.step, one.trained) for one in ran.steps if one.trained is not None]
+    assert (frozen, all_of_it) == (2, 4) and first < 30 <= then <= 46

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,9 +12,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from hotlap.agent import denormals, repeats
+from hotlap.agent.denormals import slower
 from hotlap.agent.lines import Lines
 from hotlap.agent.repeats import Repeats
-from hotlap.diagnose.repeated import SPARSE, TAP_BY_TAP, Repeated, of_lines
+from hotlap.diagnose.repeated import DENORMALS, ORDER, SPARSE, TAP_BY_TAP, Repeated, of_lines
 from hotlap.records.profile import Lines as Record
 
 Rows = list[tuple[str, int, float, str]]
@@ -386,6 +389,108 @@ def test_a_convolution_whose_taps_cost_more_than_fft(
 
 def test_a_transposed_convolution_is_not_told() -> None:
     assert for_less(lambda: nn.functional.conv_transpose1d(torch.ones(8, 1, 8000), torch.ones(1, 1, 1024))) == []
+
+
+def test_an_op_that_denormal_numbers_make_longer_is_done_again_on_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.full((10_000,), 1e-40)
+    now, longer = [0], [5]
+    monkeypatch.setattr(denormals, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+
+    def op(given: torch.Tensor) -> None:
+        now[0] += 1000 * (longer[0] if bool((given[:9] > 0).any()) else 1)
+        given.fill_(0)
+
+    assert slower(op, [x], {}, [x]) == 5 and bool((x > 0).all())
+    assert slower(op, [x * 1e30], {}, [x * 1e30]) == 1
+    longer[0] = 1
+    assert slower(op, [x], {}, [x]) == 1
+    part = torch.full((20_000,), 1e-40)[10_000:]
+    assert slower(torch.ops.aten.as_strided.default, [part, [10_000], [1], 10_000], {}, [part]) == 1
+
+
+def test_where_denormal_numbers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.full((10_000,), 1e-40)
+    drawn: list[str] = []
+
+    def counted(func: Any, *_: Any) -> float:
+        drawn.append(str(func))
+        return 11.0 if func is torch.ops.aten.sqrt.default else 1.0
+
+    monkeypatch.setattr(repeats, "slower", counted)
+    (found,) = for_less(lambda: x.sqrt() + torch.rand(10_000))
+    assert (found.cause, found.times) == (DENORMALS, 11) and found.part == pytest.approx(10 / 13, abs=0.01)
+    assert drawn == ["aten.sqrt.default", "aten.add.Tensor"]
+    assert for_less(lambda: x + 1) == []
+
+
+A, B, C = torch.randn(2, 300, 8), torch.randn(2, 8, 300), torch.randn(2, 300, 8)
+
+
+def left_first() -> None:
+    ((A @ B) / 8) @ C
+
+
+def right_first() -> None:
+    torch.addmm(torch.ones(8, 8), B[0], A[0] @ B[0] @ A[0])
+
+
+def on_two_lines() -> None:
+    scores = A @ B
+    scores *= 0.1
+    (scores @ C).relu()
+
+
+@pytest.mark.parametrize(
+    ("step", "lines", "now", "other"),
+    [
+        (left_first, 1, 2 * 300 * 300 * 16, 2 * 64 * 600),
+        (right_first, 1, 300 * 300 * 16, 64 * 600),
+        (on_two_lines, 2, 2 * 300 * 300 * 16, 2 * 64 * 600),
+    ],
+)
+def test_products_in_the_dear_order(step: Callable[[], None], lines: int, now: int, other: int) -> None:
+    found = for_less(step)
+    assert [one.cause for one in found] == [ORDER] * lines and all(0.4 < one.part < 1 for one in found)
+    said = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"
+    assert {one.times for one in found} == {said}
+
+
+def used_twice() -> None:
+    scores = A @ B
+    scores.sum() + (scores @ C).sum()
+
+
+def through_a_softmax() -> None:
+    (A @ B).softmax(-1) @ C
+
+
+def through_a_mask() -> None:
+    ((A @ B) * MASK) @ C
+
+
+def written_in_between() -> None:
+    scores = A @ B
+    scores[:, 0] = 0
+    scores @ C
+
+
+def of_low_rank() -> None:
+    torch.randn(200, 300) @ A[0] @ B[0]
+
+
+def turned() -> None:
+    (A @ B).mT @ C
+
+
+def reshaped() -> None:
+    (A @ B).view(300, 600) @ torch.randn(600, 8)
+
+
+@pytest.mark.parametrize(
+    "step", [used_twice, through_a_softmax, through_a_mask, written_in_between, of_low_rank, turned, reshaped]
+)
+def test_where_no_other_order_computes_the_same_for_less(step: Callable[[], None]) -> None:
+    assert for_less(step) == []
 
 
 def test_what_helps_computes_the_same() -> None:

@@ -28,6 +28,7 @@ from hotlap.records.files import write_record
 from hotlap.records.phases import PHASES
 from hotlap.records.profile import Profile
 from hotlap.records.run import (
+    BesidesFacts,
     Environment,
     Facts,
     Lever,
@@ -355,6 +356,33 @@ def test_what_computes_is_what_an_optimizer_updates() -> None:
         found = fires("compute", phases(forward=4.0, backward=6.0), facts=facts)
         assert found is not None and found.title == f"computing {name}"
         assert found.evidence.rpartition("around it")[2] == others
+
+
+def test_a_model_that_runs_besides_its_training_forward_is_told_by_name() -> None:
+    own = BesidesFacts(
+        name="Net", trained=True, of=40, steps=40, calls=80, took_ms=60.0, place=("/w/t.py", 9, "main"),
+        inference_mode=True,
+    )  # fmt: skip
+    target = BesidesFacts(name="Target", of=40, steps=38, calls=38, took_ms=80.0)
+    rare = msgspec.structs.replace(own, steps=4, took_ms=900.0)
+
+    def told(*besides: BesidesFacts) -> Finding | None:
+        facts = msgspec.structs.replace(FACTS, besides=besides)
+        return fires("host_code", phases(other=3.0, forward=7.0), facts=facts)
+
+    found = told(own, rare)
+    assert found is not None and found.title == "Net runs besides the training forward" and not found.named
+    assert found.where is not None and (found.where.line, found.id) == (9, "host-code")
+    assert (
+        "under torch.inference_mode, 2 times a step, 1.50 ms on the host; all such forwards 1.50 ms of"
+        in found.evidence
+    )
+    both = told(own, target)
+    assert both is not None and both.title.startswith("Target, which no optimizer updates, runs besides")
+    assert "under torch.no_grad, 1 time a step, 2.00 ms on the host; all such forwards 3.50 ms of" in both.evidence
+    for others in ([rare], [msgspec.structs.replace(own, took_ms=50.0)], [msgspec.structs.replace(own, of=0)]):
+        less = told(*others)
+        assert less is not None and less.title.startswith("code of the loop")
 
 
 def test_finding_host_code() -> None:

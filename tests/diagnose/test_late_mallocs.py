@@ -17,7 +17,7 @@ from hotlap.diagnose.profiled import LATE_MALLOCS, _left
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
 from hotlap.records.diagnosis import Finding
-from hotlap.records.run import Facts, Lever, MemoryFacts
+from hotlap.records.run import Facts, HostFacts, Lever, MemoryFacts
 from hotlap.records.trace import TraceReport
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
@@ -81,6 +81,27 @@ def test_only_what_was_seen_is_said() -> None:
     assert one is not None and "reserved" not in one.evidence and "shapes" not in one.evidence
     assert of(None) is None and of(None, FACTS) is None
     assert all_findings()["late_mallocs"](Measured(1.0, MODEL, None, None, None)) is None
+
+
+def test_what_is_asked_for_in_most_steps_takes_its_time_from_computing(tmp_path: Path) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("def step():\n    torch.cuda.empty_cache()\n")
+    host = HostFacts(steps=20, system_ms=4.2, faults=200.0)
+    facts = msgspec.structs.replace(INFERS, memory=memory(late_mallocs=300), host=host, argv=(str(source),))
+    first, *rest = diagnose(
+        folder_of(tmp_path / "run", (steps(host=MODEL, device=MODEL, backlog_ms=DRAINED), facts))
+    ).findings
+    assert (first.id, first.bound, first.named, first.beneath) == (LATE_MALLOCS, "memory", True, False)
+    assert first.share == pytest.approx(0.4) and first.cost_ms == pytest.approx(4.0)
+    assert first.where is not None and first.where.line == 2 and "in the system's kernel" in first.evidence
+    assert sum(one.share for one in rest) <= 0.6 + 1e-9
+
+
+def test_a_cache_that_is_freed_again_and_again_is_memory_that_is_short() -> None:
+    short, roomy = of(memory(retries=60, late_retries=40)), of(memory(retries=60, late_retries=9))
+    assert short is not None and short.title.startswith("memory is short") and "checkpoint" in short.instead
+    assert "40 times the cache had to be freed first" in short.evidence
+    assert roomy is not None and not roomy.title.startswith("memory is short")
 
 
 def test_the_lever_that_is_named_applies(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
-from hotlap.diagnose.findings._base import MODEL, CpuUse, LongSteps, Measured
+from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measured
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
@@ -20,6 +20,7 @@ from hotlap.records.run import (
     Facts,
     HostFacts,
     LoaderFacts,
+    MemoryFacts,
     OptimizerFacts,
     Phases,
     RootFacts,
@@ -88,6 +89,11 @@ EACH = {
         "backwards": 320, "forwards": 320, "forwards_each": 1.0, "optimizer_steps": 10, "argv": (str(PRIVATE),),
     },
 }  # fmt: skip
+OFTEN = MemoryFacts(peak_bytes=1, peak_reserved_bytes=1, total_bytes=9, late_mallocs=90, since=10, step=60)
+MALLOCS = {
+    "more": {"memory": OFTEN},
+    "host": {"system_ms": 3.5, "faults": 500.0}, "gpu_phases": PHASES, "backlog_ms": 0.0,
+}  # fmt: skip
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -100,6 +106,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
     ("debug-switches", {"more": {"switches": ("profiler",)}}),
+    ("debug-switches", {"more": {"switches": ("PYTORCH_NO_CUDA_MEMORY_CACHING",)}}),
     ("python-modes", {"more": {"dispatch_modes": ("DebugMode",)}, "root": {"modules": 60}}),
     ("optimizer-groups", GROUPS),
     (
@@ -111,12 +118,13 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("micro-batches", {**ACCUMULATES, "micro": (32.0, 64.0), "gpu_phases": PHASES, "gpu_paced": PHASES}),
     ("padding", {"root": {"padding": 0.6, "padding_of_all": 0.1}}),
     ("double-precision", {"root": {"dtypes": ("float64",), "double": 1.0}}),
-    ("denormals", {"more": {"denormal": 0.2}}),
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
     ("counters-on-device", {"optimizer": {"counters": 90}}),
     ("recomputing", {"more": {"recomputed": 8}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120), "alike": (1, 60)}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
+    ("late-mallocs", MALLOCS),
+    ("steps-jump", {"jump": Jump(50, 4.0, 16.0, "backward", 12.0, ("trained", 2, 14))}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
     ("long-steps", {"long": LONG}),
@@ -282,11 +290,16 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"more": {"retained": 1.0, "backwards": 10, "optimizer_steps": 10}},
         {"more": {"wasted": WastedFacts(place=("train.py", 9, "step"), share=0.05, part=0.5)}},
         {"more": {"retained": 0.2, "backwards": 40, "optimizer_steps": 10}},
-        {"more": {"denormal": 0.5}, "phases": Phases(data=8.0, forward=2.0)},
         {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
         {"optimizer": {"counters": 1}},
         {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short
         {"more": {"recomputed": 8}, "memory_bytes": None},
+        {"jump": Jump(50, 4.0, 16.0, "backward", 12.0)},
+        {"jump": Jump(50, 4.0, 16.0, "backward", 12.0, ("backwards", 1, 2), (32, 128))},
+        {**MALLOCS, "host": {"system_ms": 3.5, "faults": 3000.0}},  # pages that are mapped
+        {**MALLOCS, "host": {"system_ms": 0.5}},
+        {**MALLOCS, "phases": Phases(forward=10.0), "gpu_phases": Phases(forward=10.0), "backlog_ms": 20.0},
+        {**MALLOCS, "more": {"memory": msgspec.structs.replace(OFTEN, late_mallocs=20)}},
         {"root": {"hooks": (3, 120)}},  # they cost nothing yet
         {**MICRO, "more": {"world": 2, "backwards": 10, "optimizer_steps": 10}},
         {**MICRO, "root": {"exchange": msgspec.structs.replace(EXCHANGE, backwards=8.0)}},  # under no_sync
@@ -601,3 +614,10 @@ def test_groups_come_before_launches_that_they_are_part_of() -> None:
     assert [one.id for one in found][:2] == ["optimizer-groups", "launch"] and bound_of(found) == "launch"
     assert found[0].share == pytest.approx((1 - 43 / 246) * 0.5)
     assert '(one["lr"], one["weight_decay"])' in found[0].instead
+
+
+def test_a_switch_of_the_environment_is_at_the_line_that_sets_it(tmp_path: Path) -> None:
+    name, source = "PYTORCH_NO_CUDA_MEMORY_CACHING", tmp_path / "train.py"
+    source.write_text(f'import os\nos.environ["{name}"] = "1"\n')
+    (found, *_) = in_order(findings_of(measured(more={"switches": (name,), "argv": (str(source),)})))
+    assert (found.id, found.where and found.where.line) == ("debug-switches", 2) and name in found.title

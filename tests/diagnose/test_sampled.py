@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hotlap.diagnose.causes import ELEMENTS
-from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
+from hotlap.diagnose.findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_long_steps, with_samples
 from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
@@ -206,6 +206,14 @@ def test_a_function_that_takes_most_is_told_at_its_dearest_line(tmp_path: Path) 
     assert found.where is not None and found.where.line == 6
     assert found.evidence == "x; 71% of it in encode, 11% at this line"
     assert found.title == "texts are tokenized"
+
+
+def test_a_model_that_runs_besides_stays_at_the_line_that_calls_it() -> None:
+    before = verdict("host-code", "unknown")
+    model = msgspec.structs.replace(before.findings[0], title=f"Net {BESIDES}", where=Place(file="t.py", line=9))
+    said = samples(("other", 0, 3, "forward", "torch.linear", 50.0))
+    (found,) = with_samples(msgspec.structs.replace(before, findings=(model,)), said).findings
+    assert found.where == Place(file="t.py", line=9) and found.title == model.title
 
 
 def test_a_line_that_another_finding_has_as_its_cause_is_told_once() -> None:

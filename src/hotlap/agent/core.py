@@ -13,6 +13,7 @@ import torch
 
 from hotlap.records.session import Session
 
+from .besides import Besides
 from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
@@ -29,6 +30,7 @@ from .thin import Thin
 from .timeline import Segment, Timeline
 from .tokens import Tokens
 from .torch_internals import COMPILE_WORKER, compiled_frames
+from .updates import parameters_of
 from .wasted import Wasted
 
 AT_EXIT, FACTS = hook("exit"), hook("facts")
@@ -41,6 +43,8 @@ once they are at their pace they are looked at and written SAMPLE_EVERY at a tim
 cold caches, and then costs several times as much."""
 FACTS_STEPS, FACTS_NS = 1000, 10_000_000_000
 """So old are facts at least when they are written again."""
+COUNT_EVERY, COUNTED = 8, 256
+"""Steps from one count of what is trained to the next, at least, and tensors that are counted a step in the mean."""
 ONE_BY_ONE = 64
 """Steps at the start that are looked at one by one however short they are."""
 
@@ -69,6 +73,7 @@ class Agent:
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
         self.tokens = Tokens()
+        self.besides = Besides(time.perf_counter_ns, lambda: not self.profile.on)
         self.wasted = Wasted(self.steps.optimizers, Places().caller)
         if session.levers or session.turns:  # some leave themselves out where parameters have hooks
             self.wasted.give_up()
@@ -78,7 +83,7 @@ class Agent:
         self.thin = Thin(session, self)
         self.probed = session.probe_steps or -1
         self.compiled_frames = 0
-        self.facts_at = self.facts_ns = 0
+        self.facts_at = self.facts_ns = self._count_at = self._trained = 0
         self.rank = 0
         self.world = 1
         self.done = False
@@ -173,6 +178,7 @@ class Agent:
         segment.kind, segment.full = kind, timeline.marking
         recorder.add(segment)
         self._count(segment, kind)
+        self.besides.step_done(recorder.index)
         index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
         if self.stopper.wanted:
             disturbed = bool(segment.compiles or segment.probe)
@@ -200,6 +206,8 @@ class Agent:
         self.recorder.drain()
         self.probe.step_done(index)
         self.finder.step_ended(index)
+        if index >= self._count_at:
+            self._count_trained(index)
         if not self.profile.on:
             self.script.habits.step_done(index)
         if index == 3:
@@ -210,6 +218,13 @@ class Agent:
             self.write_facts(kind)
         if not self.done:
             self.stopper.look(index, kind)
+
+    def _count_trained(self, index: int) -> None:
+        """What was frozen may be trained from some step on. A thousand tensors take some 30 us."""
+        wanted = [getattr(one, "requires_grad", False) for one in parameters_of(self.steps.optimizers)]
+        self._count_at, trained = index + max(COUNT_EVERY, len(wanted) // COUNTED), sum(wanted)
+        if trained != self._trained:
+            self._trained = self.recorder.trained = trained
 
     def _facts_are_old(self, index: int) -> bool:
         """To write them costs 1 ms and more, which is microseconds a step where steps are short."""

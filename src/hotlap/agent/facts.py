@@ -18,7 +18,7 @@ from hotlap.records.session import Session
 from .blocks import form_of, heads, repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
-from .habits import HABITS, Habits, hooks_of, idle_rows, most_alike, switches
+from .habits import Habits, hooks_of, idle_rows, most_alike, switches
 from .host import WARM_STEPS, Cost
 from .imported import imported
 from .lines import Places
@@ -327,8 +327,6 @@ class Script:
             self._look_for_hooks()
             self._look_for_counters(steps.optimizers)
             self._look_for_settings(steps.optimizers)
-            if self.device == "cpu":
-                agent.guard.spare(HABITS, self.habits.give_up, self.habits.held, steps.optimizers)
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
@@ -356,9 +354,9 @@ class Script:
             "function_modes": self.habits.modes("function"),
             "recomputed": self.recomputed,
             "wasted": agent.wasted.facts,
+            "besides": agent.besides.facts({id(one) for one in parameters_of(steps.optimizers)}),
             "retained": self.kept_graphs / max(1, self.looked_backwards),
             "forwards_each": self.habits.forwards / max(1, self.looked_backwards),
-            "denormal": self.habits.denormal,
             "hung": self.hung,
             "mode": kind,
             "samples_from": steps.samples_from,
@@ -399,6 +397,7 @@ def _memory(cost: Cost) -> dict[str, int]:
         "total_bytes": torch.cuda.get_device_properties().total_memory,
         "retries": stats.get("num_alloc_retries", 0),
         "late_mallocs": cost.sums.mallocs,
+        "late_retries": cost.sums.retries,
         "since": WARM_STEPS,
         "step": WARM_STEPS + cost.steps,
     }

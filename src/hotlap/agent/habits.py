@@ -1,5 +1,5 @@
 """What scripts do that costs each step, and that can be asked of torch: switches for debugging, modes, hooks, idle
-rows, padding, denormal numbers."""
+rows, padding."""
 
 import functools
 import itertools
@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -25,11 +25,6 @@ LEAST_PLACES, MOST_NUMBERS = 8, 1 << 22
 """Of a row of a batch, from which one may be padded; numbers of a batch up to which it is looked at."""
 IDS = 16
 """Between the smallest and the largest of them, from which whole numbers are taken for ids, not for flags."""
-FLOATS = (torch.float32, torch.float64, torch.bfloat16)
-SAMPLED, MOST_TENSORS = 4096, 256
-"""Numbers of a tensor that are looked at for denormal ones, and tensors."""
-
-
 FORWARDS = 4
 """Of a module, of which the ids are looked at for padding."""
 MEASURED_DIMS = 3
@@ -50,7 +45,6 @@ class Habits:
 
     def __init__(self) -> None:
         self.switches: set[str] = set()
-        self.denormal = 0.0
         self.forwards = 0
         """With gradients, that were looked at."""
         self._modes: Counter[tuple[str, str]] = Counter()
@@ -69,7 +63,6 @@ class Habits:
         """What a forward is handed. facts: of the module."""
         if not self._looking:
             return
-        self.denormal = max(self.denormal, denormal_share(leaves))
         seen = self._forwards[id(module)] = self._forwards.get(id(module), 0) + 1
         if seen <= FORWARDS and any(isinstance(one, torch.nn.Embedding) for one in module.modules()):
             share, of_all = padding(leaves)
@@ -87,11 +80,6 @@ class Habits:
         least = self.forwards / 2 if self.forwards >= WITHIN else math.inf
         return sorted(name for (of, name), times in self._modes.items() if of == sees and times >= least)
 
-    def held(self, optimizers: Iterable[Any]) -> None:
-        """What optimizers hold."""
-        if self._looking:
-            self.denormal = max(self.denormal, denormal_share(_held_by(optimizers)))
-
     def step_done(self, index: int) -> None:
         """Whether a profiler is on, step for step; one with a schedule goes off in between."""
         begun, last = self._profiled
@@ -108,6 +96,8 @@ def switches() -> list[str]:
         "fill_uninitialized_memory": torch.are_deterministic_algorithms_enabled()
         and torch.utils.deterministic.fill_uninitialized_memory,
         "CUDA_LAUNCH_BLOCKING": os.environ.get("CUDA_LAUNCH_BLOCKING") == "1",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": torch.cuda.is_initialized()
+        and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1",
         "set_sync_debug_mode": torch.cuda.is_initialized() and torch.cuda.get_sync_debug_mode() != 0,
     }
     return [name for name, on in found.items() if on]
@@ -163,7 +153,7 @@ def padding(handed: Iterable[Any]) -> tuple[float, float]:
     """Of the largest matrix of token ids among a forward's inputs, (rows, places), the share of places at one end of a
     row that only fill it up, and of those that do in all rows; 0 where real numbers of three dimensions or more are
     among them, as images beside their captions: how much is computed of which is not known. Waits for the device."""
-    plain = [leaf for leaf in handed if _is_plain(leaf)]
+    plain = [leaf for leaf in handed if is_plain(leaf)]
     if any(leaf.is_floating_point() and leaf.dim() >= MEASURED_DIMS for leaf in plain):
         return 0.0, 0.0
     found = [leaf for leaf in plain if leaf.dtype in (torch.int64, torch.int32)]
@@ -187,34 +177,7 @@ def padding(handed: Iterable[Any]) -> tuple[float, float]:
     return max(found_at)
 
 
-def denormal_share(tensors: Iterable[Any]) -> float:
-    """Of the numbers other than zero in a tensor on the CPU, the share too small to be normal: the largest among them.
-    SAMPLED of each are looked at."""
-    largest = 0.0
-    for tensor in itertools.islice(tensors, MOST_TENSORS):
-        if not _is_plain(tensor) or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
-            continue
-        if tensor.numel() < SAMPLED or not tensor.is_contiguous():
-            continue
-        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
-            continue  # it was given back, as shards of parameters are
-        some = tensor.detach().view(-1)[:: tensor.numel() // SAMPLED | 1].abs()  # an odd stride meets all columns
-        others = some > 0
-        small = int((others & (some < torch.finfo(some.dtype).tiny)).sum())
-        largest = max(largest, small / max(1, int(others.sum())) if small else 0.0)
-    return largest
-
-
-def _held_by(optimizers: Iterable[Any]) -> Iterator[Any]:
-    """Parameters, their gradients, and what optimizers keep of them."""
-    for optimizer in optimizers:
-        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-            state = optimizer.state.get(parameter)
-            kept = state.values() if isinstance(state, dict) else ()
-            yield from (parameter, getattr(parameter, "grad", None), *kept)
-
-
-def _is_plain(tensor: Any) -> bool:
+def is_plain(tensor: Any) -> bool:
     """Whether it may be looked at: no subclass, which may compute then, nor one of several inside of `torch.vmap`."""
     kinds = (torch.Tensor, torch.nn.Parameter)
     return type(tensor) in kinds and not tensor.is_nested and tensor.layout == torch.strided and not mapped(tensor)

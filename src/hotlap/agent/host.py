@@ -92,6 +92,7 @@ class Counts(NamedTuple):
     pauses: int = 0
     collections: int = 0
     mallocs: int = 0
+    retries: int = 0
     stood: int = 0
     user: float = 0.0
     clock: int = 0
@@ -227,18 +228,17 @@ class Host:
             system=used.ru_stime,
             pauses=self.pauses.ns,
             collections=self.pauses.collections,
-            mallocs=_mallocs(),
+            **_driver(),
             stood=self.clock() - self.worked(),
             user=used.ru_utime,
             clock=self.clock(),
         )
 
 
-def _mallocs() -> int:
-    """How often the allocator has asked the driver for memory, which it counts on the host."""
-    if not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.memory_stats_as_nested_dict().get("num_device_alloc", 0))
+def _driver() -> dict[str, int]:
+    """How often the allocator has asked the driver for memory, and freed its cache first; it counts on the host."""
+    told = torch.cuda.memory_stats_as_nested_dict() if torch.cuda.is_initialized() else {}
+    return {"mallocs": int(told.get("num_device_alloc", 0)), "retries": int(told.get("num_alloc_retries", 0))}
 
 
 def _sum(some: Any, more: Any) -> Any:

@@ -196,6 +196,7 @@ class Lines:
             "targets": [[*place, int(out) / of, *rest] for place, out, of, *rest in self.targets],
             "repeats": self._repeats.rows(),
             "gated": self._repeats.gated(),
+            "orders": self._repeats.orders(),
             **self._repeats.for_less(),
             "skipped": self.skipped,
         }

@@ -87,6 +87,8 @@ class Recorder:
         self.waiting: deque[Segment | Stretch] = deque()
         """Steps whose host side is known and whose device side may still run."""
         self.index = self.written = 0
+        self.trained: int | None = None
+        """What the next line says, where it changed."""
         self.previous_event: Any = None
         self.host_anchor: int | None = None
         self.device_ms = 0.0
@@ -216,6 +218,9 @@ class Recorder:
                 rest += f',"losses":[{",".join(_number(value) for value in values)}]'
         if loss is not None and not math.isfinite(loss):
             rest += ',"nonfinite":true'
+        if self.trained is not None:
+            rest += f',"trained":{self.trained}'
+            self.trained = None
         if step.tokens:
             rest += f',"tokens":{step.tokens}'
         data, h2d, forward, backward, optimizer, other, _ = step.ns

@@ -9,6 +9,7 @@ other processes share, and filled tensors, into which kernels outside of torch m
 import itertools
 import math
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
@@ -16,6 +17,8 @@ from typing import Any, Final
 
 import torch
 
+from .denormals import slower
+from .orders import Orders, Seen
 from .torch_internals import base_of, graph_task, has_storage, is_capturing, storage, storage_reference, version_of
 
 FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
@@ -51,18 +54,20 @@ ZEROS, ZEROS_ON_A_DEVICE = 0.98, 0.995
 CHANNELS, CHANNELS_ON_A_DEVICE, TAPS, TIMES_FFT = 8, 64, 128, 3.0
 """Channels that a convolution makes at once, on the CPU and on a device; taps of its kernel at least; how much
 dearer it is than by FFT."""
+SPARE_NS: Final = 2_000_000_000
+"""That ops are done again for, to see what denormal numbers cost in them."""
 AT_ONCE: Final = 8
 """Multiplications in the time that it takes to write a number."""
 
 Place = tuple[int, int, str]
 Chain = tuple[Place, ...]
 Told = tuple[str, int, Any]
-"""Of an op that something else does for less: which kind; its kernel's taps, and the share that is saved; of a product,
-the storage of its matrix, and the share of zeros from which it is told."""
-Op = tuple[int, list[Any], set[int], Any, Any, int, list[Told | None]]
+"""Of an op that something else does for less: which kind; its kernel's taps or how many times as long it takes, and the
+share that is saved; of a product, the storage of its matrix, and the share of zeros from which it is told."""
+Op = tuple[int, list[Any], set[int], Any, Any, int, list[Told | None], Seen]
 """What it makes, as a number; tensors that it writes to; storages that it is given; the rows that a product multiplies;
 the share of a column's rows that are zero, which rows are multiplied by; multiplications for each number of its result;
-what else does it for less."""
+what else does it for less; products that it is given."""
 
 
 class Repeats:
@@ -85,6 +90,8 @@ class Repeats:
         """Storages that were made or written to; of others with a matrix, how full it and its rows and columns are."""
         self._told: list[tuple[Place, Told, float]] = []
         self._work: Counter[Place] = Counter()
+        self._orders = Orders(lambda one: int(self._of(one)[0]))
+        self._spare_ns = SPARE_NS
 
     def begin(self, func: Any, schema: Any, args: Sequence[Any], kwargs: dict[str, Any], own: bool) -> Op:
         """An op is about to be called. own: by torch's own Python."""
@@ -116,24 +123,34 @@ class Repeats:
             inner = 2 * args[1].size(-2)
         elif schema.name == "aten::convolution":
             inner, told = args[1][0].numel(), [_long(*args)]
-        return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told
+        if not draws and self._spare_ns > 0 and schema.name.startswith("aten::"):
+            begun = time.perf_counter_ns()
+            if (times := slower(func, args, kwargs, tensors)) > 1:
+                told.append(("denormals", round(times), 1 - 1 / times))
+            self._spare_ns -= time.perf_counter_ns() - begun
+        seen = self._orders.begin(schema.name, args, list(filter(_plain, _tensors(given.values()))), at)
+        return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told, seen
 
     def end(self, op: Op, made: Any) -> bool:
         """It was. Returns whether it computed anything, as views do not."""
-        number, written, known, _, _, inner, _ = op
+        number, written, known, _, _, inner, *_ = op
         fresh = [one for one in filter(_plain, _tensors([made])) if storage(one) not in known]
         for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
             self._fresh.add(storage(one))
+        self._orders.end(op[-1], self._made.get((number, 0), -1))
         self._sizes[number] = sum(one.numel() for one in (fresh or written)) * (1 + inner // AT_ONCE)
         return bool(written or fresh)
 
     def called(self, op: Op, chain: Chain) -> None:
         """It counts. chain: the user's frames around it, the outermost first."""
-        number, _, _, rows, zeros, _, told = op
+        number, _, _, rows, zeros, _, told, seen = op
         self._seen[number, chain] += 1
-        work = self._sizes[number]
+        work = self._sizes[number] * max(
+            (times for kind, times, _ in filter(None, told) if kind == "denormals"), default=1
+        )
         self._work[chain[-1]] += work
+        self._orders.called(seen, chain[-1], work)
         self._told += [(chain[-1], one, work) for one in told if one is not None and work]
         if rows is not None:
             self._siblings[chain, rows].add(number)
@@ -185,11 +202,15 @@ class Repeats:
             full, *sides = filled[number]
             if 1 - full >= saved and min(sides) >= MOSTLY:  # empty rows are padding, or wait to be written
                 lines[kind, place].append((work * (1 - full), int(100 * (1 - full))))
-        found: dict[str, list[tuple[Any, ...]]] = {"sparse": [], "long_convolutions": []}
+        found: dict[str, list[tuple[Any, ...]]] = {"sparse": [], "long_convolutions": [], "denormals": []}
         for (kind, place), those in lines.items():
             part = min(1.0, sum(saved for saved, _ in those) / self._work[place])
             found[kind].append((*place, max(those)[1], part, *place))
         return found
+
+    def orders(self) -> list[tuple[Any, ...]]:
+        """Lines with products in the dear order (`Orders.rows`)."""
+        return self._orders.rows(self._work)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Of each line that computes what there is already, most first: the line; how often the same is made; of what

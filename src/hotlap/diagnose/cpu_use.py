@@ -16,6 +16,8 @@ LEAST_S: Final = 0.9
 thread lost its core between the clock and the counters would say too much."""
 LEAST_LOOKS: Final = 4
 """Samples of a GPU below which nothing is said of its use: NVML looks back over up to a second."""
+SLOWER, MORE = 0.9, 0.5
+"""Times the clock of a GPU, and cores that other work takes, from which these may be why steps take longer."""
 IDLE_WHILE_PACED: Final = 0.2
 """Of the time that the host seems to pace the device, what share it must have been without a kernel."""
 
@@ -75,6 +77,19 @@ def gpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], wanted: S
         busy=fmean(busy) if len(busy) >= least else None,
         watts=fmean(power) * len(wanted) if len(power) >= least else None,
     )
+
+
+def differing(samples: Sequence[TelemetrySample], sides: Sequence[Sequence[Step]], machine: Environment) -> str:
+    """What the machine gave less of in the second of two stretches of steps, in words."""
+    clocks = [[gpu.sm_mhz for one in _within(samples, side) for gpu in one.gpus if gpu.sm_mhz] for side in sides]
+    uses = [cpu_use(samples, side, machine) for side in sides]
+    others = [one.busy_ms / 1000 - one.used for one in uses if one.busy_ms is not None and one.used is not None]
+    said = []
+    if all(len(side) >= LEAST_LOOKS for side in clocks) and median(clocks[1]) < SLOWER * median(clocks[0]):
+        said.append(f"; the GPU's clock is {median(clocks[1]):.0f} MHz then, {median(clocks[0]):.0f} before")
+    if len(others) == len(sides) and others[1] > others[0] + MORE:
+        said.append(f"; other work takes {others[1]:.1f} cores then, {max(0.0, others[0]):.1f} before")
+    return "".join(said)
 
 
 def kept_busy(paced: Phases | None, device: Phases | None, busy: float | None) -> bool:

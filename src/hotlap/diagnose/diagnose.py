@@ -14,7 +14,8 @@ from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
-from hotlap.records.run import Facts, Phases, Problem, Step
+from hotlap.records.run import Environment, Facts, Phases, Problem, Step
+from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import FILES, RankFolder, RunFolder
 
 from .balance import Late, straggler, without_the_wait, without_waiting
@@ -24,6 +25,8 @@ from .findings import cpu_crowded, findings_of
 from .findings._base import CpuUse, Measured
 from .findings.long_steps import long_of
 from .findings.workers_restart import without_restarts
+from .jumps import jump_of
+from .jumps import said as jumped
 from .steps import (
     SteadySteps,
     block_length,
@@ -115,7 +118,16 @@ def diagnose(folder: Path) -> Diagnosis:
     use = cpu_use(seen, first.steady.steps, run.environment)
     cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
     gpus = gpu_use(seen, first.steady.steps, cards)
-    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, gpus, memory_bytes)
+    return _verdict(
+        mode,
+        first,
+        together,
+        tuple(lever.name for lever in run.levers),
+        use,
+        gpus,
+        memory_bytes,
+        (seen, run.environment),
+    )
 
 
 def _apart(ranks: Sequence[Rank]) -> bool:
@@ -131,6 +143,7 @@ def _verdict(
     use: CpuUse,
     gpus: GpuUse,
     memory_bytes: float,
+    machine: tuple[Sequence[TelemetrySample], Environment],
 ) -> Diagnosis:
     steady, facts = first.steady, first.facts
     run_ms = sum(step.wall_ms for step in first.steps)
@@ -143,11 +156,14 @@ def _verdict(
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
     piled = facts is not None and any(root.piled for root in facts.roots)
+    whole = not _left_out(first.steps)
+    grown = growth(steady.numbered, piled) if whole else None
+    jump = jump_of(steady, first.steps, facts, *machine) if whole and grown is None else None
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
-        None if _left_out(first.steps) else growth(steady.numbered, piled), memory_bytes, steady.evaluating,
+        grown, memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy, long, micro_batches(usual), rows_of(usual),
+        gpus.busy, long, micro_batches(usual), rows_of(usual), jump,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -239,7 +255,7 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
         said.append(
             f"{left_out:,} steps are not in the numbers: of a long run hotlap keeps the first and the last ones"
         )
-    said += _uneven(slowest)
+    said += [f"{NOT_STEADY}: {jumped(measured.jump)}"] if measured.jump is not None else _uneven(slowest)
     if measured.unseen and not measured.unseen_ms:
         said.append(f"the phases are not those of all steps: {measured.unseen} (--every-step looks at all)")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:

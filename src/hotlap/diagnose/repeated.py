@@ -1,4 +1,5 @@
-"""What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap."""
+"""What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap,
+denormal numbers, products in the dear order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,25 @@ TAP_BY_TAP: Final = Cause(
     "or a shorter kernel, or one with dilation",
     "compute",
 )
+DENORMALS: Final = Cause(
+    "denormals",
+    "denormal numbers",
+    "a CPU, or its library, takes many times as long for an operation with a number too small to be normal (below "
+    "1.2e-38 in float32)",
+    "`torch.set_flush_denormal(True)` at the start of the script, which has zeros made in their place",
+    "compute",
+)
+ORDER: Final = Cause(
+    "product-order",
+    "three matrices are multiplied in the dear order",
+    "the product that is made first is large, and the second makes it small again",
+    "`A @ (B @ C)` in place of `(A @ B) @ C`, or the other way round; `torch.linalg.multi_dot` chooses it; attention "
+    "without a softmax likewise, `q @ (k.mT @ v)`; results differ by rounding",
+    "compute",
+)
 SAID: Final = {
+    ORDER: "{} million; what that saves is {} a step",
+    DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
@@ -64,7 +83,7 @@ class Repeated(NamedTuple):
     the evidence. part: of what it makes, what is not needed. call: the outermost call all of which this is true of."""
 
     line: Line
-    times: int
+    times: int | str
     part: float
     call: Place
     cause: Cause = AGAIN
@@ -74,20 +93,31 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
     """As a profiled step has shown them; none of one that replays a CUDA graph, whose results no op is seen to make."""
     if any(name == REPLAY for name, *_ in lines.calls):
         return
-    kinds = (AGAIN, lines.repeats), (GATED, lines.gated), (SPARSE, lines.sparse), (TAP_BY_TAP, lines.long_convolutions)
-    for cause, rows in kinds:
+    kinds = {
+        AGAIN: lines.repeats,
+        GATED: lines.gated,
+        SPARSE: lines.sparse,
+        TAP_BY_TAP: lines.long_convolutions,
+        DENORMALS: lines.denormals,
+    }
+    for cause, rows in kinds.items():
         for file, line, _, times, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
                 place = Place(file=lines.files[call], line=at, function=function)
                 if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
                 yield Repeated((lines.files[file], line), times, part, place, cause)
+    for file, line, function, now, other, part in lines.orders:
+        if file < len(lines.files):
+            millions = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"
+            at_line = Place(file=lines.files[file], line=line, function=function)
+            yield Repeated((lines.files[file], line), millions, part, at_line, ORDER)
 
 
 def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: float, left: float) -> Iterator[Finding]:
     """By cause and function. costs: share of the step that each line takes, its backward with it. left: share of the
     step that the model could have."""
-    functions: defaultdict[tuple[Cause, str, str | None], defaultdict[tuple[int, Place], float]] = defaultdict(
+    functions: defaultdict[tuple[Cause, str, str | None], defaultdict[tuple[int | str, Place], float]] = defaultdict(
         lambda: defaultdict(float)
     )
     for one in of:

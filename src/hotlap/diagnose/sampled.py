@@ -31,7 +31,7 @@ from .causes import (
     VALIDATES,
     Cause,
 )
-from .findings.host_code import WITHOUT_A_PROFILE
+from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .seldom_used import SeldomUsed, seldom_used
 from .source import statements_at
@@ -534,8 +534,8 @@ def _explained(
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     if finding.id == "host-code" and waits > 0.5:
         return (_communication(found, inside, waits, cause is not None),)
-    if cause is None or finding.id not in PHASE_OF:
-        return (found,)
+    if cause is None or finding.id not in PHASE_OF:  # a model's own lines say less than the one that calls it
+        return (finding if finding.title.endswith(BESIDES) else found,)
     return _divided(finding, found, took[cause.id] / total, diagnosis.step_ms)
 
 

@@ -65,8 +65,8 @@ TWICE: Final = 2
 ABOUT: Final = 0.75
 
 
-BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded", "long-steps")
-"""Causes whose time is in no phase's work: that of the run between epochs, and that without a core."""
+BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded", "long-steps", "late-mallocs")
+"""Causes whose time is in no phase's work: that of the run between epochs, that without a core, and in the driver."""
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -21,6 +21,11 @@ RepeatedLine = tuple[Count, Count, str, Count, Share, Count, Count, str]
 made before; the outermost call all of which is repeated, as index into `files`, line, function."""
 
 
+DearOrder = tuple[Count, Count, str, Count, Count, Share]
+"""Index into `files`, line, function; multiplications of the two products, as it is and in the other order; the part of
+the line's work that this saves."""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What torch.profiler recorded.
 
@@ -57,8 +62,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of what the
     line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the step
     does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
-    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. left_out: ops
-    beyond 200,000. skipped: why ops were not seen.
+    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
+    same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
+    their place. orders: lines that multiply three matrices in an order that takes twice as much as the other, where
+    nothing else has what is made first. left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -72,6 +79,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
+    denormals: tuple[RepeatedLine, ...] = ()
+    orders: tuple[DearOrder, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 

@@ -139,7 +139,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     sequences of tokens. kind: whether the step trained. evaluation: an evaluation ran inside. compiles: frames that
     torch.compile compiled inside. skipped: a GradScaler skipped the update. probe: the time is not to be quoted, since
     evidence of parity was taken or the profiler ran. starved: a batch that workers make was not there when it was asked
-    for, and of those they make ahead a quarter at most was.
+    for, and of those they make ahead a quarter at most was. trained: tensors that the optimizers hold and that want a
+    gradient, in a step before which, not long ago, that number changed.
     """
 
     step: int
@@ -160,6 +161,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     skipped: bool = False
     probe: bool = False
     starved: bool = False
+    trained: Count | None = None
     backlog_ms: Ms | None = None
 
 
@@ -406,7 +408,7 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: the most in tensors; peak_reserved_bytes: the most that the allocator held; total_bytes: memory of the
     device. retries: allocations that failed at first and succeeded after the cache was freed, each of which waits for
     the device. late_mallocs: calls of cudaMalloc in `step - since` steps of the loop after its first `since`, when one
-    of fixed shapes makes none. since, step: the first and the last step of the count of late mallocs.
+    of fixed shapes makes none; late_retries: retries in these. since, step: the first and the last step of that count.
     """
 
     peak_bytes: Count
@@ -414,6 +416,7 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: Count
     retries: Count = 0
     late_mallocs: Count = 0
+    late_retries: Count = 0
     since: Count = 0
     step: Count = 0
 
@@ -459,6 +462,23 @@ class WastedFacts(msgspec.Struct, frozen=True, kw_only=True):
     part: float
 
 
+class BesidesFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that is called without gradients by a script that trains. name: its class. trained: an optimizer holds
+    parameters of it. of: steps that were looked at; steps: of them, those with such calls; calls, took_ms: in all of
+    these, on the host. place: file, line and function of the user's code that calls it. inference_mode: under
+    torch.inference_mode, not no_grad.
+    """
+
+    name: str
+    trained: bool = False
+    of: Count = 0
+    steps: Count = 0
+    calls: Count = 0
+    took_ms: Ms = 0.0
+    place: tuple[str, int, str] | None = None
+    inference_mode: bool = False
+
+
 class Hung(msgspec.Struct, frozen=True, kw_only=True):
     """A wait for a batch that an error ended, such as Ctrl-C. waited_s: seconds that it had lasted. worker: number of
     the worker process whose turn it was, None without workers; worker_pid: its process; alive: it still ran. file,
@@ -481,19 +501,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     used. capability: the CUDA device's compute capability. threads: that torch computes with on the CPU. tf32_matmul,
     cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in bfloat16.
     switches: for debugging, that were on in a step of the loop: `detect_anomaly`, `fill_uninitialized_memory`,
-    `CUDA_LAUNCH_BLOCKING`, `set_sync_debug_mode`, `profiler`. dispatch_modes, function_modes: classes of modes in
-    Python that were on around half of the forwards with gradients or more, and are told of torch's operations, or of
-    calls of its functions. seeded: the script seeds torch itself.
+    `CUDA_LAUNCH_BLOCKING`, `PYTORCH_NO_CUDA_MEMORY_CACHING`, `set_sync_debug_mode`, `profiler`. dispatch_modes,
+    function_modes: classes of modes in Python that were on around half of the forwards with gradients or more, and are
+    told of torch's operations, or of calls of its functions. seeded: the script seeds torch itself.
 
     mode: whether it trains. samples_from: what tells the rows of a step. forwards: number seen, in steps that were
     looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
     hotlap ended it, batches made ahead were being used up faster than others came, so steps may become longer.
     device_uuid: of the GPU, by which NVML knows it, as `GPU-…`. replayed: phases that lie together in a CUDA graph of
     the script's own. recomputed: calls of modules that were seen inside a backward, in the first steps, as
-    torch.utils.checkpoint makes them. denormal: share (0 to 1) of denormal numbers in an input of the model or a tensor
-    that an optimizer holds, of the tensor with most, on the CPU. retained: share (0 to 1) of the backwards that were
-    looked at that kept their graph for another one. forwards_each: forwards with gradients for each backward, of those
-    that were looked at (None: of an older hotlap). hung: the wait for a batch in which the loop ended.
+    torch.utils.checkpoint makes them. retained: share (0 to 1) of the backwards that were looked at that kept their
+    graph for another one. forwards_each: forwards with gradients for each backward, of those that were looked at (None:
+    of an older hotlap). hung: the wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. imported: at the end, folders of installed packages with the first names of what was imported
@@ -525,7 +544,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     retained: float = 0.0
     forwards_each: float | None = None
     wasted: WastedFacts | None = None
-    denormal: float = 0.0
+    besides: tuple[BesidesFacts, ...] = ()
     hung: Hung | None = None
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"

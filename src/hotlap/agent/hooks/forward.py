@@ -368,6 +368,8 @@ class Root(Watched):
                 self.guard.spare(HABITS, habits.give_up, habits.within)
         rows = None if steps.loader_rows or not training else _rows(args, kwargs)
         steps.forward_begin(self.key, training, evaluating, rows)
+        if not training and steps.backwards:
+            self.agent.besides.begin(self.key, self.module())
 
     def _describe(self, training: bool, args: Any, kwargs: Any) -> None:
         """What need not be known of each forward."""
@@ -419,6 +421,8 @@ class Root(Watched):
 
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:
         steps = self.steps
+        if not training and steps.backwards:
+            self.agent.besides.end(self.key)
         if self.agent.probe.active and not training and not steps.optimizers_built:
             self.agent.probe.output(output)
         if self.random is not None:

@@ -1,6 +1,7 @@
 """What a finding decides from."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.phases import PHASES
@@ -67,6 +68,29 @@ class LongSteps:
     every: int | None = None
 
 
+Changed = tuple[Literal["trained", "backwards", "evaluation", "compiled"], int, int]
+"""Tensors that are trained, backwards in a step, whether it holds forwards without gradients, graphs that were compiled
+there: it was, and is."""
+
+
+@dataclass(frozen=True)
+class Jump:
+    """From a step on all take longer. before_ms, after_ms: in the median. phase: the one that is longer by most, and
+    more_ms by how much ("": not known). changed: what else did there; rows: of a step, or tokens, where they changed:
+    before and after. where: a line that names that step, or makes the change. machine: what the machine gave less of,
+    for a sentence."""
+
+    step: int
+    before_ms: float
+    after_ms: float
+    phase: str = ""
+    more_ms: float = 0.0
+    changed: Changed | None = None
+    rows: tuple[int, int] | None = None
+    where: Place | None = None
+    machine: str = ""
+
+
 @dataclass(frozen=True)
 class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step. levers:
@@ -98,6 +122,7 @@ class Measured:
     long: LongSteps | None = None
     micro: tuple[float, float] | None = None
     rows: float | None = None
+    jump: Jump | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

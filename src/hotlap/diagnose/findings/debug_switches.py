@@ -1,6 +1,8 @@
 """Switches for debugging that are still on in the loop."""
 
-from hotlap.diagnose.source import call_of
+import ast
+
+from hotlap.diagnose.source import call_of, first_of
 from hotlap.records.diagnosis import Finding
 
 from ._base import Measured
@@ -22,6 +24,12 @@ KNOWN = {
         "CUDA_LAUNCH_BLOCKING=1 is set",
         "the host waits for each kernel, so nothing is launched ahead of the device",
         "unset CUDA_LAUNCH_BLOCKING",
+        (),
+    ),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": (
+        "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set: torch keeps no device memory",
+        "each tensor costs a cudaMalloc and a cudaFree, which waits for the device",
+        "unset PYTORCH_NO_CUDA_MEMORY_CACHING, also where the script sets it in os.environ",
         (),
     ),
     "profiler": (
@@ -52,9 +60,14 @@ def find(measured: Measured) -> Finding | None:
         bound="unknown",
         share=0.0,
         title=title,
-        where=call_of(measured.facts, calls),
+        where=call_of(measured.facts, calls) or first_of(measured.facts, lambda node: _is(node, on[0])),
         evidence=f"it was on in a step of the loop{more}; what it costs is in the phases, and was not measured",
         why=why,
         instead=instead,
         named=True,
     )
+
+
+def _is(node: ast.AST, text: str) -> bool:
+    """Whether it is that text, as where a variable of the environment is set."""
+    return isinstance(node, ast.Constant) and node.value == text

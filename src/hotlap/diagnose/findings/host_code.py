@@ -1,14 +1,28 @@
 """Python outside data, model and optimizer: logging, metrics, batches made by hand, waiting for a value."""
 
+from collections.abc import Sequence
+
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
+from hotlap.records.run import BesidesFacts
 
-from ._base import Measured
+from ._base import Measured, counted
 
 LEAST = 0.10
 MOSTLY = 0.7
 WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
 COLLECTS = "; `gc.collect(); gc.freeze()` after the first steps, so that the collector has less to go through"
+BESIDES = "runs besides the training forward"
+EACH, MOST = 0.8, 0.5
+"""Of the steps, and of the phase, that a model runs in."""
+OF_THE_TRAINED = (
+    "what the training forward gives already needs no second one (`logits.detach()`); what is only shown: every n "
+    "steps; to act: for several environments at once"
+)
+OF_ANOTHER = (
+    "what it gives of a sample that comes again is the same: once, before the loop, and kept; only the rows that need "
+    "it; less often; compiled, or in bfloat16"
+)
 OF_FUNCTIONS = "of functions, not modules, only the backward is seen"
 OF_MODULES = "a module called without gradients, as inside an autograd.Function, is not seen as one"
 
@@ -18,6 +32,8 @@ def find(measured: Measured) -> Finding | None:
     share = measured.share("other")
     if share < LEAST or (measured.facts is not None and measured.facts.replayed) or _is_collector(measured):
         return None  # see own_graph.py, garbage_collection.py
+    if models := _models(measured):
+        return _besides(measured, share, models)
     own = measured.loader is None
     bare = not measured.phases.forward and bool(measured.phases.backward)
     return Finding(
@@ -31,6 +47,30 @@ def find(measured: Measured) -> Finding | None:
         why=f"{_unseen(measured) if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
         instead="log every n steps, compute metrics only in these and on the device, make batches ahead"
         + (COLLECTS if _collects(measured) else ""),
+    )
+
+
+def _models(measured: Measured) -> list[BesidesFacts]:
+    """Models that run without gradients in most steps, longest first, where such forwards are most of this phase."""
+    each = [one for one in measured.facts.besides if one.steps >= max(1, EACH * one.of)] if measured.facts else []
+    took = sum(one.took_ms / one.of for one in each if one.of)
+    return sorted(each, key=lambda one: -one.took_ms) if took >= MOST * (measured.phases.other or 0.0) else []
+
+
+def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -> Finding:
+    model, took = models[0], [one.took_ms / max(1, one.of) for one in models]
+    how = "torch.inference_mode" if model.inference_mode else "torch.no_grad"
+    return Finding(
+        id="host-code",
+        bound="unknown",
+        share=share,
+        title=f"{model.name} {BESIDES}" if model.trained else f"{model.name}, which no optimizer updates, {BESIDES}",
+        where=measured.place_at(model.place),
+        evidence=f"without gradients, under {how}, {counted(round(model.calls / model.steps), 'time')} a step, "
+        f"{ms(took[0])} on the host; all such forwards {ms(sum(took))} of the {ms(measured.phases.other or 0)} outside "
+        "of data, model and optimizer",
+        why="the training waits meanwhile, and has no backward of it",
+        instead=OF_THE_TRAINED if model.trained else OF_ANOTHER,
     )
 
 

@@ -1,7 +1,9 @@
 """Device memory is asked of the driver in steady steps, where torch's cache should have it."""
 
+from hotlap.diagnose.source import call_of
 from hotlap.levers import answering
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import LEAST_NAMED, Finding
+from hotlap.records.durations import ms
 from hotlap.records.run import MemoryFacts
 
 from ._base import Measured
@@ -9,12 +11,16 @@ from ._base import Measured
 LEAST = 0.1
 LEAST_CALLS = 5
 """Calls of cudaMalloc a step, and in all: a loop makes none after its first steps. Fewer may be an evaluation's."""
+MOST, FAULT_MS = 0.5, 0.001
+"""Calls a step, from which most steps have some; ms of a page fault, at most."""
+SHORT = "a smaller batch, or checkpoint blocks (torch.utils.checkpoint); drop what is not used before the peak; "
 APART = 2.0
 """Memory that is reserved over the peak in use, from which the cache is said to hold what nobody can use."""
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share 0: the phases hold this time, and what the calls cost was not measured: a trace tells."""
+    """Share: what the process is in the system's kernel, page faults aside, at most, where the driver is asked in most
+    steps and the device waits for the host. Else 0: the phases hold this time, and a trace tells how much it is."""
     facts = measured.facts
     memory = facts.memory if facts else None
     if facts is None or memory is None:
@@ -22,25 +28,42 @@ def find(measured: Measured) -> Finding | None:
     steps = memory.step - memory.since
     if memory.late_mallocs < LEAST_CALLS or memory.late_mallocs < LEAST * steps:
         return None
+    kernel_ms = max(0.0, facts.host.system_ms - FAULT_MS * facts.host.faults) if facts.host else 0.0
+    named = measured.host_matters and memory.late_mallocs >= MOST * steps
+    named = named and kernel_ms >= LEAST_NAMED * measured.step_ms
+    short = memory.late_retries >= LEAST * steps
+    emptied = call_of(facts, ("empty_cache",))
     shapes = max((root.shapes for root in facts.roots), default=0)
+    told = [_calls(memory, steps), *_held(memory), *_shapes(shapes)]
+    if named:
+        told.append(f"the process is in the system's kernel, where such calls work, for {ms(kernel_ms)} a step")
     return Finding(
         id="late-mallocs",
         bound="memory",
-        share=0.0,
-        title="memory is taken from the driver in steady steps",
-        where=measured.place_of(measured.root),
-        evidence="; ".join([_calls(memory, steps), *_held(memory), *_shapes(shapes)]),
-        why="no block that is free has the size that is asked for, so the driver is asked for a new one; cudaMalloc "
+        share=min(1.0, kernel_ms / measured.step_ms) if named else 0.0,
+        cost_ms=min(kernel_ms, measured.step_ms) if named else None,
+        title="memory is short: torch's cache is freed and filled again"
+        if short
+        else "memory is taken from the driver in steady steps",
+        where=emptied or measured.place_of(measured.root),
+        evidence="; ".join(told),
+        why="what is asked for does not fit beside the cache: all that is free goes back to the driver, which waits "
+        "for the device, and is taken from it again"
+        if short
+        else "no block that is free has the size that is asked for, so the driver is asked for a new one; cudaMalloc "
         "may wait for the device, and what was taken stays in the cache",
-        instead="keep shapes alike: pad to a few sizes, or write into buffers of the largest; "
+        instead=(SHORT if short else "")
+        + "keep shapes alike: pad to a few sizes, or write into buffers of the largest; "
         "PYTORCH_ALLOC_CONF=expandable_segments:True; take out torch.cuda.empty_cache()",
         levers=answering("allocator"),
-        beneath=True,
+        beneath=not named,
+        named=named,
     )
 
 
 def _calls(memory: MemoryFacts, steps: int) -> str:
-    retries = f", and {memory.retries} times the cache had to be freed first" if memory.retries else ""
+    times = memory.late_retries or memory.retries
+    retries = f", and {times} times the cache had to be freed first" if times else ""
     return f"{memory.late_mallocs} calls of cudaMalloc in {steps} steps after the first {memory.since}{retries}"
 
 

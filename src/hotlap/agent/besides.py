@@ -1,0 +1,59 @@
+"""Forwards without gradients beside the training: of a target network, a teacher, an evaluation in each step."""
+
+import weakref
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from .lines import Places
+
+FIRST, PLACED, MOST = 3, 4, 16
+"""Steps at the beginning whose times do not count; calls of a model whose line is asked for; models."""
+
+
+class Besides:
+    """now: a clock, ns. quiet: whether the times of the step that is going on may be told."""
+
+    def __init__(self, now: Callable[[], int], quiet: Callable[[], bool]) -> None:
+        self._now, self._quiet = now, quiet
+        self._places = Places()
+        self._models: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._step: dict[int, tuple[int, int]] = {}
+        """Of the step that is going on: calls, and ns in them, by model."""
+        self._begun = self.steps = 0
+        """When the call did; steps that count."""
+
+    def begin(self, key: int, module: Any) -> None:
+        """A model is called without gradients, by a script that trains."""
+        if key not in self._models and len(self._models) < MOST:
+            row = {"name": type(module).__qualname__, "calls": 0, "steps": 0, "took_ms": 0.0, "place": None}
+            self._models[key] = weakref.ref(module), row
+        self._begun = self._now()
+
+    def end(self, key: int) -> None:
+        """It returned."""
+        if key in self._models and self._begun:
+            calls, took = self._step.get(key, (0, 0))
+            self._step[key] = calls + 1, took + self._now() - self._begun
+            self._begun, row = 0, self._models[key][1]
+            if row["calls"] < PLACED:
+                row |= {"place": self._places.caller(), "inference_mode": torch.is_inference_mode_enabled()}
+
+    def step_done(self, index: int) -> None:
+        """A step that was looked at is over."""
+        step, self._step = self._step, {}
+        if index > FIRST and self._quiet():
+            self.steps += 1
+            for key, (calls, took) in step.items():
+                row = self._models[key][1]
+                for name, more in (("calls", calls), ("steps", 1), ("took_ms", took / 1e6)):
+                    row[name] += more
+
+    def facts(self, held: Collection[int]) -> list[dict[str, Any]]:
+        """Of each model. held: ids of what optimizers hold."""
+        return [
+            {**row, "of": self.steps, "trained": module is not None and any(id(p) in held for p in module.parameters())}
+            for reference, row in self._models.values()
+            if (module := reference()) is not None and row["steps"]
+        ]

@@ -1,0 +1,66 @@
+"""What an op takes longer on the CPU by numbers too small to be normal: it is done again, with and without them."""
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from .habits import is_plain
+
+FLOATS: Final = (torch.float32, torch.float64, torch.bfloat16)
+SAMPLED, MOST_TENSORS, MOST_NUMBERS = 4096, 256, 1 << 23
+"""Numbers of a tensor that are looked at for denormal ones, tensors, and numbers up to which an op is done again."""
+LEAST, SLOWER, TIMES = 0.05, 1.5, 3
+"""Of the numbers other than zero; times as long, below which it may be noise; how often each is timed."""
+
+
+def denormal_share(tensors: Iterable[Any]) -> float:
+    """Of the numbers other than zero in a tensor on the CPU, the share too small to be normal: the largest among them.
+    SAMPLED of each are looked at."""
+    largest = 0.0
+    for tensor in itertools.islice(tensors, MOST_TENSORS):
+        if not is_plain(tensor) or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
+            continue
+        if tensor.numel() < SAMPLED or not tensor.is_contiguous():
+            continue
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            continue  # it was given back, as shards of parameters are
+        some = tensor.detach().view(-1)[:: tensor.numel() // SAMPLED | 1].abs()  # an odd stride meets all columns
+        others = some > 0
+        small = int((others & (some < torch.finfo(some.dtype).tiny)).sum())
+        largest = max(largest, small / max(1, int(others.sum())) if small else 0.0)
+    return largest
+
+
+def slower(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Any]) -> float:
+    """How many times as long an op takes as with zeros in place of such numbers, which `set_flush_denormal` makes of
+    them; 1 where there are few. tensors: that it is given. It must draw no numbers."""
+    if sum(one.numel() for one in tensors) > MOST_NUMBERS or denormal_share(tensors) < LEAST:
+        return 1.0
+    took: tuple[list[int], list[int]] = [], []
+    for flushed in (0, 1) * TIMES:
+        given, named = _copied(args, flushed), _copied(kwargs, flushed)
+        begun = time.perf_counter_ns()
+        try:
+            func(*given, **named)
+        except RuntimeError:  # its tensor is a part of another's memory, as for `as_strided`
+            return 1.0
+        took[flushed].append(time.perf_counter_ns() - begun)
+    times = min(took[0]) / min(took[1])
+    return times if times >= SLOWER else 1.0
+
+
+def _copied(of: Any, flushed: int) -> Any:
+    """So that an op may write to it."""
+    if isinstance(of, dict):
+        return {name: _copied(one, flushed) for name, one in of.items()}
+    if isinstance(of, (list, tuple)):
+        return [_copied(one, flushed) for one in of]
+    if not isinstance(of, torch.Tensor):
+        return of
+    copy = of.detach().clone()
+    if flushed and copy.dtype in FLOATS:
+        copy.masked_fill_(copy.abs() < torch.finfo(copy.dtype).tiny, 0)
+    return copy

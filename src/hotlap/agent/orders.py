@@ -1,0 +1,97 @@
+"""Products of three matrices in the dear order: (A @ B) @ C where A @ (B @ C) takes less, and only C is given A @ B."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+MADE_BY: Final = frozenset({"aten::mm", "aten::bmm"})
+SCALED_BY: Final = frozenset({"aten::mul", "aten::mul_", "aten::div", "aten::div_"})
+CHEAPER: Final = 0.5
+"""Of the multiplications, that the other order takes at most."""
+Place = tuple[int, int, str]
+
+
+@dataclass(eq=False)
+class Product:
+    """Of two matrices. sizes: how many of each, rows of the first, columns of it, and of the second. place, work: where
+    it was made, and what that took. uses: ops that it is given, but for those that scale it."""
+
+    sizes: tuple[int, int, int, int]
+    place: Place | None = None
+    work: int = 0
+    uses: int = 0
+
+
+@dataclass
+class Seen:
+    """An op. made: what its result is; read: products that it is given; dear: one that should not have been made first,
+    and the multiplications of both orders."""
+
+    made: Product | None
+    read: list[Product]
+    dear: tuple[Product, int, int] | None = None
+
+
+class Orders:
+    """number: tells what is in a tensor."""
+
+    def __init__(self, number: Callable[[Any], int]) -> None:
+        self._number = number
+        self._products: dict[int, Product] = {}
+        self._dear: list[tuple[Product, int, int, tuple[Place, int]]] = []
+
+    def begin(self, name: str, args: Sequence[Any], tensors: Sequence[Any], factors: int | None) -> Seen:
+        """An op is about to be called. factors: which of its arguments is the first of two matrices."""
+        of = [self._products.get(self._number(one)) for one in tensors] if self._products else []
+        read = [one for one in of if one is not None]
+        if read and name in SCALED_BY and len(tensors) == 1:
+            return Seen(read[0], [])
+        if factors is None:
+            return Seen(None, read)
+        left, right = args[factors : factors + 2]
+        rows, inner, columns = left.size(-2), left.size(-1), right.size(-1)
+        many = left.size(0) if left.dim() > 2 else 1
+        made = Product((many, rows, inner, columns)) if name in MADE_BY else None
+        return Seen(made, read, self._other(left, columns) or self._other(right, rows))
+
+    def _other(self, one: Any, outer: int) -> tuple[Product, int, int] | None:
+        """Of a factor that is a product. outer: the side of the other factor that it does not share."""
+        product = self._products.get(self._number(one)) if self._products else None
+        if product is None:
+            return None
+        many, rows, inner, columns = product.sizes
+        if one.shape[-2:] != (rows, columns) or one.numel() != many * rows * columns or not one.is_contiguous():
+            return None
+        now = many * rows * columns * (inner + outer)
+        other = many * inner * outer * (columns + rows)
+        return (product, now, other) if other <= CHEAPER * now else None
+
+    def end(self, seen: Seen, number: int) -> None:
+        """It was called. number: of what it made."""
+        if seen.made is not None:
+            self._products[number] = seen.made
+
+    def called(self, seen: Seen, place: Place, work: int) -> None:
+        """It counts."""
+        for one in seen.read:
+            one.uses += 1
+        if seen.made is not None and seen.made.place is None:
+            seen.made.place, seen.made.work = place, work
+        if seen.dear is not None:
+            self._dear.append((*seen.dear, (place, work)))
+
+    def rows(self, work: Counter[Place]) -> list[tuple[Any, ...]]:
+        """Of each line with such products: the line, the multiplications as it is and in the other order, and the part
+        of the line's work that this saves. work: of lines."""
+        now: Counter[Place] = Counter()
+        other: Counter[Place] = Counter()
+        saved: defaultdict[Place, float] = defaultdict(float)
+        for product, as_it_is, otherwise, second in self._dear:
+            if product.uses == 1 and product.place is not None:
+                for place in {product.place, second[0]}:
+                    now[place] += as_it_is
+                    other[place] += otherwise
+                for place, took in ((product.place, product.work), second):
+                    saved[place] += took * (1 - otherwise / as_it_is)
+        return [(*place, now[place], other[place], min(1.0, part / work[place])) for place, part in saved.items()]
