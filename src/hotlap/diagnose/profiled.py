@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Diagnosis, Finding, Place, bound_of, in_order
+from hotlap.records.diagnosis import BESIDE_THE_REST, OUTSIDE, Bound, Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
@@ -61,6 +61,8 @@ LATE_MALLOCS: Final = "late-mallocs"
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
+BESIDE: Final = BESIDE_THE_REST + OUTSIDE
+"""Of the run alone: no trace of a few steps knows of it."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -173,7 +175,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
         return None  # the trace sees into them
     if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
         return None
-    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE_THE_REST:  # no trace knows of it
+    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE:
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding
