@@ -1,6 +1,6 @@
 """Records of a profiled run: `rank-K/profile.json` and `rank-K/lines.json`. The trace itself is torch's."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,6 +19,18 @@ many columns have in the multiplications of all products of matrices in the forw
 RepeatedLine = tuple[Count, Count, str, Count, Share, Count, Count, str]
 """Index into `files`, line, function; how often a step makes the same there; of what the line makes, the part that was
 made before; the outermost call all of which is repeated, as index into `files`, line, function."""
+
+
+CopiedLine = tuple[Count, Count, str, Count]
+"""Index into `files`, line, function; bytes a step."""
+
+
+MaskedLine = tuple[Count, Count, str, Literal["causal", "nothing"], Count]
+"""Index into `files`, line, function; what the masks there leave out; how many a step has."""
+
+
+UserFrame = tuple[Count, Count, str]
+"""Index into `files`, line, function."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +69,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of what the
     line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the step
     does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
-    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. left_out: ops
-    beyond 200,000. skipped: why ops were not seen.
+    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. copied: lines
+    that copy the same memory of the host to a device in this step and in the next (CUDA). masks: of fused attention
+    whose masks all leave out what comes later, or nothing. autocasts: lines that turn autocast on while no module is
+    called. left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -72,6 +86,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
+    copied: tuple[CopiedLine, ...] = ()
+    masks: tuple[MaskedLine, ...] = ()
+    autocasts: tuple[UserFrame, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 
@@ -79,10 +96,6 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
 SampledLine = tuple[str, int, Count, str, str, Ms]
 """Phase; index into `files` (-1: no line of the user's), line, function; the function that it was in with its package
 (`json.JSONDecoder.decode`), where that is not the user's; ms over all steps."""
-
-
-UserFrame = tuple[Count, Count, str]
-"""Index into `files`, line, function."""
 
 
 Beside = tuple[int, Count, str, float]
