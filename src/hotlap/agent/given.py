@@ -121,7 +121,8 @@ def _copied(name: str, given: dict[str, Any]) -> Any:
     write to, as workers of a loader do."""
     if name not in COPIES:
         return None
-    of, to = (given.get("src"), given["self"].device) if "src" in given else (given.get("self"), given.get("device"))
+    of: Any = given.get("src", given.get("self"))
+    to = given["self"].device if "src" in given else given.get("device")
     if to is None or torch.device(to).type == "cpu" or not _is_on_host(of):
         return None
     return of if of.untyped_storage().resizable() and of.numel() else None
