@@ -13,7 +13,7 @@ from .torch_internals import CALL_CODE, has_storage, is_capturing, storage, stor
 ATTENTION: Final = ("aten::_scaled_dot_product_", "aten::scaled_dot_product_")
 MASKS: Final = ("attn_bias", "attn_mask")
 """Arguments of its kernels, for which a mask has become 0 and -inf; in inference mode it comes as it was given."""
-LEAST, MOST_ELEMENTS, MOST_MASKS = 64, 2**24, 64
+LEAST, MOST_ELEMENTS, MOST_MASKS = 64, 2**22, 64
 """Positions from which a mask is looked at, how many of its numbers are, and how many masks."""
 HIDDEN: Final = -1e4
 """What a score has added that is left out, or less."""
@@ -147,7 +147,8 @@ def _tensors(of: Any) -> list[Any]:
 def _hides(mask: Any) -> Any:
     """Two truths about a mask: that it leaves nothing out, and that it leaves out exactly what comes later. On its
     device, which is not waited for; None where it is small, or learned."""
-    if mask.dim() < 2 or min(mask.shape[-2:]) < LEAST or mask.requires_grad or type(mask) is not torch.Tensor:
+    plain = type(mask) is torch.Tensor and mask.layout is torch.strided and not mask.requires_grad
+    if not plain or mask.dim() < 2 or min(mask.shape[-2:]) < LEAST:
         return None
     if torch.cuda.is_initialized() and is_capturing():
         return None
