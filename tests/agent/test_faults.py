@@ -109,3 +109,33 @@ def test_a_full_disk(runner: Runner, levers: tuple[LeverUse, ...]) -> None:
     check_same(ran, bare)
     assert ran.problems == []
     assert not (ran.ranks[0].path / "steps.jsonl").exists()
+
+
+WORKERS = LeverUse("loader-workers", {"workers": 1, "prefetch": 2, "pin_memory": False, "persistent": True})
+OFF = """
+import sys
+import hotlap.agent.core as core
+finished = core.Agent._finished
+
+def fails(agent, *args):
+    finished(agent, *args)
+    if agent.recorder.index == STEP:
+        raise OSError(28, "No space left on device")
+
+core.Agent._finished = fails
+"""
+
+
+@pytest.mark.parametrize("step", [1, 4, 6])
+@pytest.mark.parametrize("argv", [("epochs.py",), ("changing_data.py", "attribute", "/dev/null")], ids=" ".join)
+def test_batches_in_hand_when_hotlap_goes_off(argv: tuple[str, ...], step: int, runner: Runner) -> None:
+    """In the midst of an epoch, or at its end, with batches of workers that a lever put in on their way: they come, and
+    later epochs draw what they would, of the dataset as it is then."""
+    bare = runner.bare(*argv)
+    ran = runner.forked(*argv, before=OFF.replace("STEP", str(step)), levers=(WORKERS,))
+    check_same(ran, bare)
+    assert [problem.what for problem in ran.problems] == ["OSError: [Errno 28] No space left on device"]
+
+
+def test_a_disk_that_is_full_while_workers_have_batches_in_hand(runner: Runner) -> None:
+    check_same(runner.forked("epochs.py", before=FULL_DISK, levers=(WORKERS,)), runner.bare("epochs.py"))

@@ -6,10 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 from hotlap.agent.guard import Guard
 from hotlap.agent.seams import NothingToDo, Refused, Seams
 from hotlap.diagnose.diagnose import read_ranks
+from hotlap.levers import all_levers
+from hotlap.levers._held import hold_attribute
 from hotlap.records.files import write_record
 from hotlap.records.run import Lever
 from hotlap.tune.held import with_levers_held
@@ -104,14 +108,112 @@ def test_one_that_has_changed_something_or_fails_is_a_problem_and_no_more(lever:
     assert told.lines in ([{"lever": "once"}], []) and told.stopper.steady is not None
 
 
-@pytest.mark.parametrize("error", [RuntimeError, Refused])
+@pytest.mark.parametrize("error", [RuntimeError, IndexError, AssertionError, ZeroDivisionError, StopIteration, Refused])
 def test_what_fails_half_way_is_taken_back(error: type[Exception]) -> None:
     """What refuses has changed nothing."""
     taken_back: list[str] = []
     lever = Once("second", error)
     lever.install = lambda seams, settings: seams.on_root(lever, taken_back.append)  # type: ignore[method-assign]
     told = put_in(lever)
-    assert told.problems == ["once"] and taken_back == (["second"] if error is RuntimeError else [])
+    assert told.problems == ["once"] and taken_back == ([] if error is Refused else ["second"])
+    assert told.agent.guard.on, "only that lever is out"
+
+
+def test_of_an_installation_that_fails_nothing_stays() -> None:
+    asked: list[str] = []
+    process = SimpleNamespace(one=0, two=0)
+
+    def install(seams: Seams, _: dict[str, Any]) -> None:
+        hold_attribute(seams, process, "one", 1)
+        hold_attribute(seams, process, "two", 1)
+        seams.on_root(asked.append)
+        seams.wrap_forward(lambda module, forward: asked.append(module) or forward, 0)  # type: ignore[func-returns-value]
+        raise IndexError("list index out of range")
+
+    told = Told()
+    told.seams.install("half", install, {})
+    assert (process.one, process.two) == (0, 0) and told.problems == ["half"]
+    told.seams.root("model", lambda: None)
+    told.seams.begun()
+    assert not asked and not told.lines, "it is not said to be in either"
+
+
+@pytest.mark.parametrize("fails", ["change", "wrap"])
+def test_a_model_has_all_of_a_lever_or_nothing(fails: str) -> None:
+    done: list[str] = []
+
+    def act(what: str) -> Any:
+        done.append(what)
+        return lambda: None if what != fails else 1 // 0
+
+    def change(module: str) -> None:
+        act("change")()
+
+    def wrap(module: str, forward: Any) -> Any:
+        act("wrap")()
+        return "wrapped"
+
+    def install(seams: Seams, _: dict[str, Any]) -> None:
+        seams.on_root(change, lambda module: done.append("undo"))
+        seams.wrap_forward(wrap, 0)
+
+    told = Told()
+    told.seams.install("half", install, {})
+    assert told.seams.root("model", "own") == "own"  # type: ignore[arg-type, comparison-overlap]
+    assert done == [*(["change"] if fails == "change" else ["change", "wrap"]), "undo"] and told.problems == ["half"]
+
+
+class OfItsOwn(DataLoader):  # type: ignore[type-arg]
+    """A loader whose batches have a size that can be read only, once it is made."""
+
+    @property
+    def prefetch_factor(self) -> int | None:  # type: ignore[override]
+        return None
+
+    @prefetch_factor.setter
+    def prefetch_factor(self, value: int | None) -> None:
+        if value is not None:
+            raise AssertionError("not here")
+
+
+def test_a_loader_that_fails_half_way_is_the_script_s_own_again() -> None:
+    told, loader = Told(), OfItsOwn([torch.ones(1)] * 4)
+    told.seams.install("workers", all_levers()["loader-workers"].install, WORKERS.settings)
+    for _ in range(2):
+        told.seams.loader(loader, True)
+        assert loader.num_workers == 0 and not loader.persistent_workers
+        assert loader.check_worker_number_rationality.__self__ is loader
+    assert told.problems == ["workers"] * 2 and len(list(loader)) == 4
+
+
+HALF_WAY = """
+import torch
+import hotlap.levers._fused as fused
+fused.begin_at_zero = lambda optimizer: [][0]
+"""
+INSTALLED_HALF_WAY = """
+import torch
+from hotlap.levers.memory._cycle import Cycle
+Cycle._patch_scaler = lambda self: [][0]
+"""
+"""After all else is put in: schedulers would be held back, and gradients scaled."""
+
+
+@pytest.mark.parametrize(
+    ("script", "before", "lever"),
+    [
+        (("updates.py", "--schedule", "batch"), HALF_WAY, Lever(name="fused-optimizer")),
+        (("updates.py", "--schedule", "batch"), INSTALLED_HALF_WAY, Lever(name="accumulate", settings={"parts": 2})),
+    ],
+    ids=["an optimizer", "an installation"],
+)
+def test_a_script_under_a_lever_that_fails_half_way_computes_the_same(
+    runner: Runner, script: tuple[str, ...], before: str, lever: Lever
+) -> None:
+    ran = runner.forked(*script, before=before, levers=(lever,))
+    check_same(ran, runner.bare(*script))
+    assert {(one.lever, one.what) for one in ran.problems} == {(lever.name, "IndexError: list index out of range")}
+    assert ran.steps, "hotlap goes on"
 
 
 def test_a_full_disk_makes_it_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

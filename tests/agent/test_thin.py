@@ -457,6 +457,58 @@ def test_an_error_in_a_thin_step(hook: str, runner: Runner) -> None:
     ]
 
 
+BROKEN = """
+import sys
+import hotlap.agent.{module} as module
+
+owner = module{owner}
+original = owner.{name}
+
+def broken(*args):
+    if sys._hotlap_agent.begun:
+        raise IndexError("broken")
+    return original(*args)
+
+owner.{name} = broken
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "hook", "argv"),
+    [
+        ("steps Steps replay_ends_step", "graph_replay", ("captured.py", "partial", "40")),
+        ("steps Steps replayed_thin", "graph_replayed", ("captured.py", "whole", "40")),
+        ("steps Steps replayed_thin", "graph_replayed", ("captured.py", "infer", "40")),
+        ("thin Thin evaluating", "graph_replayed", ("captured.py", "evaluation", "40")),
+        ("hooks.graph Graphs _inside", "graph_replay", ("captured.py", "partial", "40")),
+        ("hooks.transfer - _to_device", "transfer_begin", ("moves.py",)),
+        ("hooks.forward - _note_recorded", "forward_find", ("captured.py", "whole", "40")),
+        ("hooks.forward Root ended_thin", "forward_end", ("inference.py", "no_grad")),
+        ("thin Thin evaluating", "forward_end", ("thin.py", "60", "31:eval")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_an_error_in_the_midst_of_a_hook(broken: str, hook: str, argv: tuple[str, ...], runner: Runner) -> None:
+    """In what it asks on its way, not in place of it."""
+    module, owner, name = broken.split()
+    before = BROKEN.format(module=module, owner="" if owner == "-" else f".{owner}", name=name)
+    if hook == "graph_replay":
+        before = before.replace("agent.begun", "agent.thin.on")
+    device = A_DEVICE if argv == ("moves.py",) else ""
+    ran = thin_run(runner, *argv, before=device + before)
+    check_same(ran, runner.bare(*argv, before=device))
+    assert [(problem.where, problem.what) for problem in ran.problems] == [(hook, "IndexError: broken")]
+
+
+@pytest.mark.parametrize("kind", ["whole", "infer", "evaluation"])
+@pytest.mark.parametrize("hook", ["graph_begin", "graph_replay", "graph_replayed"])
+def test_an_error_in_a_hook_of_graphs_in_thin_steps(hook: str, kind: str, runner: Runner) -> None:
+    argv = ("captured.py", "again" if hook == "graph_begin" else kind, "40")
+    ran = thin_run(runner, *argv, before=LATE, fail_in=hook)
+    check_same(ran, runner.bare(*argv))
+    assert [(problem.where, problem.what) for problem in ran.problems] == [(hook, "RuntimeError: injected late")]
+
+
 def test_a_lever_is_in_thin_steps_too(runner: Runner) -> None:
     argv = ("loader.py", "map")
     lever = LeverUse("loader-workers", {"workers": 1, "prefetch": 2, "pin_memory": False, "persistent": True})

@@ -21,7 +21,7 @@ from hotlap.agent.guard import Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
-from hotlap.agent.stopper import Stopper
+from hotlap.agent.stopper import ASK_EVERY, Agreed, Stopper
 from hotlap.agent.thin import Thin
 from hotlap.agent.timeline import GAP, MOST_CUTS, Segment, Stretch, Timeline
 from hotlap.agent.torch_internals import batches_there, is_starved
@@ -58,6 +58,45 @@ class Event:
 
     def elapsed_time(self, later: "Event") -> float:
         return later.at - self.at
+
+
+# what ranks agree on
+
+
+class Rank:
+    """A rank of a job; a store is shared with the others, and outlives a restart of them all, as torchrun's does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Any, number: int, restarts: str | None) -> None:
+        self.patch, self.place = monkeypatch, (store, number)
+        if restarts is None:
+            monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+        else:
+            monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        self.agreed = Agreed("stop")
+
+    def step(self, index: int, ready: bool = False) -> int | None:
+        self.patch.setattr("hotlap.agent.stopper._ranks", lambda: self.place)
+        return self.agreed.step(index, lambda: ready)
+
+
+def test_ranks_that_were_restarted_agree_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the store stands still what those before agreed on: the second ones would have stopped in their fifth step."""
+    store = torch.distributed.HashStore()
+    for restarts, ends in ((None, 40), ("1", 80), ("2", 120)):
+        first, second = (Rank(monkeypatch, store, number, restarts) for number in (0, 1))
+        for index in range(ends):
+            assert first.step(index) is second.step(index) is None, "what a run before this one has agreed on"
+        at = first.step(ends, ready=True)
+        assert at is not None and at >= ends + ASK_EVERY - 1
+        assert [second.step(index) for index in range(ends, at)][-1] == first.step(at - 1) == at
+
+
+def test_other_things_are_agreed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = torch.distributed.HashStore()
+    first, second = (Rank(monkeypatch, store, number, "0") for number in (0, 1))
+    assert first.step(0, ready=True) is not None
+    second.agreed = Agreed("profile")
+    assert second.step(0) is second.step(ASK_EVERY) is None
 
 
 # the timeline

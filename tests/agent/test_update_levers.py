@@ -8,6 +8,7 @@ from hotlap.levers import _smaller_batch
 from hotlap.records.run import Lever
 
 from .harness import Ran, Runner, check_clean
+from .test_faults import OFF
 
 HALVES = (Lever(name="accumulate", settings={"parts": 2}),)
 
@@ -41,6 +42,15 @@ def test_halves_of_batches_learn_what_whole_batches_do(runner: Runner, options: 
     assert pairs(ran.losses) == pytest.approx(bare.losses, rel=1e-4)
     assert [step.samples for step in ran.steps] == [6] * 24
     assert ran.facts.optimizer_steps == 24
+
+
+def test_loaders_made_after_hotlap_went_off_are_split_too(runner: Runner) -> None:
+    """Updates wait for all parts of a batch then as well; each epoch here makes a loader."""
+    bare = runner.bare("updates.py", "--schedule", "epoch")
+    ran = runner.forked("updates.py", "--schedule", "epoch", before=OFF.replace("STEP", "3"), levers=HALVES)
+    assert [problem.lever for problem in ran.problems] == [None]
+    assert weights(ran) == pytest.approx(weights(bare), rel=1e-4, abs=1e-6)
+    assert pairs(ran.losses) == pytest.approx(bare.losses, rel=1e-4)
 
 
 @pytest.mark.parametrize(

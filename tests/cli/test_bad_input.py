@@ -230,6 +230,11 @@ def test_tune_options(here: Path) -> None:
             ["asked is of another command: python train.py"],
         ),
         "resume what nobody confirmed": (["tune", "--resume", "asked"], 125, ["python train.py", "--yes"]),
+        "resume in another folder": (
+            ["tune", "--resume", "asked", "python", "train.py"],
+            125,
+            ["asked holds this command, to run in /: python train.py", "not confirmed: go to /, or give --yes"],
+        ),
         "resume nothing": (["tune", "--resume", "none"], 125, ["none holds no request.json", "folder of a tune"]),
         "resume what is no tune": (["tune", "--resume", "taken"], 125, ["taken holds no request.json"]),
         "resume what is broken": (["tune", "--resume", "broken"], 125, ["request.json is not a", "`$.budget_s`"]),
@@ -330,8 +335,9 @@ def test_text_from_outside_steers_no_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("asked", "seconds"), [(None, 42.0), ("2m", 120.0)])
 def test_a_resumed_tune_has_its_old_budget_or_the_one_asked_for(
-    tmp_path: Path, asked: str | None, seconds: float
+    tmp_path: Path, asked: str | None, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "request.json").write_text(json.dumps({"command": ["true"], "cwd": str(tmp_path), "budget_s": 42}))
     assert _resumed(tmp_path, ["true"], asked, yes=False).budget_s == seconds
 

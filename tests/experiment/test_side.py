@@ -25,6 +25,7 @@ from hotlap.experiment.outcome import refusal_in
 from hotlap.experiment.side import JOURNALS, TURNS, Bench, Side, Special, drawn, turn_of, wave_of
 from hotlap.launch.environment import environment
 from hotlap.launch.run import RunPlan
+from hotlap.levers import all_levers
 from hotlap.records.files import read_lines
 from hotlap.records.run import Facts, Lever, LoaderFacts, Phases, Step
 from hotlap.records.tune import Trial, Turn
@@ -110,6 +111,15 @@ def until(true: Any, seconds: float = 10.0) -> bool:
     while not true() and time.monotonic() < limit:
         time.sleep(0.05)
     return bool(true())
+
+
+def test_all_sides_find_what_was_compiled_in_one_place(sides: dict[str, Side]) -> None:
+    """Whatever levers they have, and whether hotlap or the script compiles: a cache that one of them alone had filled
+    made a tune's figures differ from run to run."""
+    wanted = [all_levers()[name].environment({"mode": "default"}) for name in ("compile", "compile-blocks")]
+    folders = {one["TORCHINDUCTOR_CACHE_DIR"] for one in wanted}
+    bare = psutil.Process(pid_of(sides["still"])).environ()["TORCHINDUCTOR_CACHE_DIR"]
+    assert folders == {bare}
 
 
 def test_a_side_gets_ready_and_stands_still_while_another_has_its_turn(bench: Bench, sides: dict[str, Side]) -> None:

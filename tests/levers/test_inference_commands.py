@@ -12,6 +12,7 @@ from contexts import LOADER, ROOT, context
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hotlap.agent.guard import Guard
 from hotlap.agent.seams import Seams
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
@@ -56,7 +57,7 @@ def test_an_evaluation_loader_of_a_training_command_is_left_alone() -> None:
         (True, (False, True), 2),
     ]:
         seen: list[Any] = []
-        seams = Seams(SimpleNamespace(begun=False))  # type: ignore[arg-type]
+        seams = Seams(SimpleNamespace(begun=False, guard=Guard()))  # type: ignore[arg-type]
         seams.install("one", lambda seams, _: seams.on_loader(seen.append, inference=inference), {})  # noqa: B023
         loader = DataLoader(TensorDataset(torch.ones(4, 1)))
         for with_gradients in training:

@@ -91,6 +91,28 @@ def test_diff_then_apply_then_nothing_left(project: Path, runner: Runner) -> Non
     assert [item["already"] for item in again["written"]] == [True, True, False], "variables go with the command"
 
 
+@pytest.mark.parametrize("linked", [False, True], ids=["named", "linked"])
+def test_a_recipe_s_files_outside_of_the_current_folder_are_left(
+    project: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    """A recipe may come from elsewhere, and name any file; a command that the user gives is the user's word."""
+    here = project / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    script = project / "train.py"
+    (here / "linked.py").symlink_to(script)
+    recipe = RECIPE.replace("PYTHON", "python").replace('"train.py"', '"linked.py"' if linked else f'"{script}"')
+    (here / "r.toml").write_text(recipe)
+    for options in ((), ("--apply", "--force"), ("--verify", "--yes")):
+        refused = hotlap("r.toml", *options)
+        assert isinstance(refused.exception, UsageError) and refused.stdout_bytes == b""
+        assert f"{script} lies outside of {here}" in str(refused.exception)
+        assert "give the command itself" in str(refused.exception)
+    assert script.read_text() == SCRIPT
+    assert hotlap("r.toml", "--apply", "--force", "python", str(script)).exit_code == 0
+    assert "fused=True" in script.read_text()
+
+
 def test_folder_and_diff_file(project: Path) -> None:
     assert hotlap("r.toml", "--out", "kept", "--diff", "x.diff", "python", "train.py", "--json").stdout_bytes == b""
     kept = project / "kept"

@@ -138,3 +138,35 @@ def test_a_run_of_another_machine_and_a_file_that_changed(run: Path) -> None:
     said = hotlap("run", sys.executable, "train.py")
     assert "+    total += loss.detach().double()" in said.stdout
     assert "changed after the run" in " ".join(said.stderr.split())
+
+
+def test_a_run_outside_of_the_current_folder_is_neither_shown_nor_changed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's folder may come from elsewhere, and name any folder and file."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    script = tmp_path / "train.py"
+    document = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    absolute = {"cwd": str(here), "command": ["python", str(script)]}
+    for named, outside in (({}, tmp_path), (absolute, script), ({"command": ["python", str(here / "x.py")]}, tmp_path)):
+        (here / "x.py").write_text("import train", encoding="utf-8")
+        (run / "run.json").write_text(json.dumps({**document, **named}), encoding="utf-8")
+        for options in ((), ("--apply", "--force")):
+            refused = hotlap(str(run), *options)
+            assert isinstance(refused.exception, UsageError) and refused.stdout_bytes == b""
+            assert f"{outside} lies outside of {here}" in str(refused.exception)
+    assert script.read_text(encoding="utf-8") == SCRIPT
+
+
+def test_a_command_that_is_given_is_looked_for_where_it_is_typed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    mine = here / "train.py"
+    mine.write_text(SCRIPT, encoding="utf-8")
+    assert hotlap(str(run), "--apply", "--force", "python", "train.py").exit_code == 0
+    assert (tmp_path / "train.py").read_text(encoding="utf-8") == SCRIPT != mine.read_text(encoding="utf-8")

@@ -65,14 +65,17 @@ class Guard:
         """Run a hook under the guard, as `around` makes it."""
         return self.around(name, hook)(*args)
 
-    def spare(self, name: str, undo: Callable[[], None], act: Callable[..., Any], *args: Any) -> Any:
-        """Run a part that hotlap can do without: an error in it ends that part alone, by `undo`. None after one."""
+    def spare(
+        self, name: str, undo: Callable[[], None], act: Callable[..., Any], *args: Any, lever: str | None = None
+    ) -> Any:
+        """Run a part that hotlap can do without: an error in it ends that part alone, by `undo`. None after one.
+        lever: whose part it is."""
         try:
             if self.fail_in == name:
                 act = _failing(name)
             return act(*args)
         except Exception as error:  # noqa: BLE001 - as above
-            self.problem(name, error)
+            self.problem(name, error, lever)
             self._safely(name, undo)
             return None
 

@@ -1,7 +1,8 @@
 """The seams that the agent offers to the in-process half of a lever.
 
 A lever's `install(seams, settings)` runs at the end of `import torch` and registers what it wants done where. An error
-in any of it takes that lever out, is recorded with its name, and leaves the script running without it.
+in any of it, of whatever kind, is recorded with the lever's name; what the lever has changed so far of the loader,
+module or optimizer, or of the process while it was installed, is taken back; and the script runs on without it.
 
 Levers that are `switchable` are put in and taken out between two steps of a live process (`Seams.put_in`): they say how
 each change is undone, and forwards are wrapped anew.
@@ -11,8 +12,9 @@ import contextlib
 import importlib
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -145,13 +147,12 @@ class Seams:
         for use in list(self.uses.values()):
             for change, inference in use.loaders:
                 if (trains or inference) and use.is_in:
-                    self._try(use, change, loader)
+                    self._try(use, change, loader, undo=_as_it_is(loader, use.name))
 
     def root(self, module: Any, forward: Forward) -> Forward:
         self._see(self._roots_seen, module)
-        for use in list(self.uses.values()):
-            self._change(use, use.roots, module)
-        return self.wrapped(module, forward)
+        failed = {use.name for use in list(self.uses.values()) if not self._change(use, use.roots, module)}
+        return self.wrapped(module, forward, failed)
 
     def optimizer(self, optimizer: Any) -> None:
         self._see(self._optimizers_seen, optimizer)
@@ -162,16 +163,18 @@ class Seams:
         if self.agent.session.turns:
             seen[:] = [*(one for one in seen if one() is not None), weakref.ref(what)]
 
-    def wrapped(self, module: Any, forward: Forward) -> Forward:
-        """A module's own forward with the levers around it that are in now."""
-        wraps = [(order, use, wrap) for use in self.uses.values() if use.is_in for order, wrap in use.forwards]
+    def wrapped(self, module: Any, forward: Forward, failed: Collection[str] = ()) -> Forward:
+        """A module's own forward with the levers around it that are in now. failed: those that could not change it."""
+        inside = [use for use in self.uses.values() if use.is_in and use.name not in failed]
+        wraps = [(order, use, wrap) for use in inside for order, wrap in use.forwards]
         wraps.sort(key=lambda item: item[0])
         key = tuple(use.name for _, use, _ in wraps)
         known = self._wrapped.setdefault(module, {}) if self.agent.session.turns else {}
         if key not in known:
             for _, use, wrap in wraps:
                 if use.is_in:
-                    forward = self._try(use, wrap, module, forward) or forward
+                    undo = partial(self._undo, use, use.roots, module)
+                    forward = self._try(use, wrap, module, forward, undo=undo) or forward
             if not key:
                 return forward
             known[key] = forward
@@ -198,17 +201,17 @@ class Seams:
 
     def _take_out(self, use: Use) -> None:
         for changes, seen in ((use.optimizers, self._optimizers_seen), (use.roots, self._roots_seen)):
-            for undo in [undo for _, undo in changes if undo is not None]:
-                for what in _alive(seen):
-                    self._take_back(use, undo, what)
+            for what in _alive(seen):
+                self._undo(use, changes, what)
         for _, take_out in reversed(use.switches):
             self._take_back(use, take_out)
 
+    def _undo(self, use: Use, changes: list[Change], what: Any) -> None:
+        for undo in [undo for _, undo in changes if undo is not None]:
+            self._take_back(use, undo, what)
+
     def _take_back(self, use: Use, undo: Callable[..., None], *what: Any) -> None:
-        try:
-            undo(*what)
-        except _LEVER_ERRORS as error:
-            self._problem(use.name, error)
+        self.agent.guard.spare(f"lever {use.name}", _nothing, undo, *what, lever=use.name)
 
     def _apply(self, use: Use) -> None:
         """A lever's changes of what is known already."""
@@ -216,10 +219,18 @@ class Seams:
             for what in _alive(seen):
                 self._change(use, changes, what)
 
-    def _change(self, use: Use, changes: list[Change], what: Any) -> None:
-        for change, undo in changes:
-            if use.is_in:
+    def _change(self, use: Use, changes: list[Change], what: Any) -> bool:
+        """Whether a lever's changes are made, and not taken back after an error."""
+        failed: list[Any] = []
+
+        def undo() -> None:
+            failed.append(what)
+            self._undo(use, changes, what)
+
+        for change, _ in changes:
+            if use.is_in and not failed:
                 self._try(use, change, what, undo=undo)
+        return not failed
 
     def install_by_name(self, name: str, settings: dict[str, Any]) -> None:
         """Levers are found by name; none is imported unless it is used. What is known already is changed at once."""
@@ -234,10 +245,15 @@ class Seams:
     def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
         """Run a lever's in-process half."""
         use = self.uses[name] = Use(name, settings)
-        self._try(use, install, self, settings)
+        self._try(use, install, self, settings, undo=partial(self._leave, use))
         if not use.whole:
             use.acted = False  # so far it only asked
         self._apply(use)
+
+    def _leave(self, use: Use) -> None:
+        """A lever that could not be installed: nothing of it stays."""
+        use.left = True
+        self._take_out(use)
 
     def begin_anew(self) -> None:
         """In a child process: what is noted of levers is the parent's."""
@@ -248,20 +264,19 @@ class Seams:
         """The loop begins: levers that ask for no seam have been in since the start, and others, such as those that
         change loaders, may have changed something before."""
         for use in self.uses.values():
-            if use.whole or (use.acted and not use.left):
+            if (use.whole or use.acted) and not use.left:
                 self._note(use)
             if use.idle:
                 self._write(use.name, nothing=use.idle)
 
-    def _try(self, use: Use, act: Callable[..., Any], *args: Any, undo: Callable[..., None] | None = None) -> Any:
+    def _try(self, use: Use, act: Callable[..., Any], *args: Any, undo: Callable[[], None] = lambda: None) -> Any:
         """What a lever's function returns; None where it fails, refuses or has nothing to do, which is written down.
         undo: takes back what one that fails half-way has done."""
+        return self.agent.guard.spare(f"lever {use.name}", undo, self._act, use, act, args, lever=use.name)
+
+    def _act(self, use: Use, act: Callable[..., Any], args: Any) -> Any:
         try:
             result = act(*args)
-            use.acted = True
-            if self.agent.begun:
-                self._note(use)
-            return result
         except Refused as error:
             if use.acted:
                 self._problem(use.name, error)
@@ -272,10 +287,11 @@ class Seams:
                 use.idle = str(error)
                 if self.agent.begun:
                     self._write(use.name, nothing=use.idle)
-        except _LEVER_ERRORS as error:
-            self._problem(use.name, error)
-            if undo is not None:
-                self._take_back(use, undo, *args)
+        else:
+            use.acted = True
+            if self.agent.begun:
+                self._note(use)
+            return result
         return None
 
     def _problem(self, lever: str, error: Exception) -> None:
@@ -285,14 +301,31 @@ class Seams:
         """A lever took hold: said once, in a file that shows which levers of a recipe never do."""
         if not use.noted:
             use.noted = True
-            self.agent.append(LEVERS, json.dumps({"lever": use.name}) + "\n")
+            self._write(use.name)
 
     def _write(self, lever: str, **what: Any) -> None:
         with contextlib.suppress(OSError):  # the disk may be full
             self.agent.append(LEVERS, json.dumps({"lever": lever, **what}, ensure_ascii=False) + "\n")
 
 
-_LEVER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError, OSError)
+def _nothing() -> None:
+    """Where there is nothing to take back."""
+
+
+def _as_it_is(loader: Any, lever: str) -> Callable[[], None]:
+    """What has a loader again as it is now, if a lever has not changed it before: later it is what the lever left."""
+    known = vars(loader).setdefault("_hotlap_levers", set())
+    if lever in known:
+        return _nothing
+    before = dict(vars(loader))
+    known.add(lever)
+
+    def undo() -> None:
+        known.discard(lever)
+        vars(loader).clear()
+        vars(loader).update(before)
+
+    return undo
 
 
 def _alive(references: "list[weakref.ref[Any]]") -> list[Any]:

@@ -31,16 +31,20 @@ def free_name(command: list[str], kind: str) -> Path:
 
 
 def confirmed(given: Sequence[str], recorded: Sequence[str], where: Path, cwd: str, yes: bool) -> None:
-    """That a command which a folder or a recipe holds may run: it may come from elsewhere. Raises UsageError."""
+    """That a command which a folder or a recipe holds may run: it may come from elsewhere. Raises UsageError.
+
+    given: the command that the user gave, which is enough where it runs in the current folder: in another one the same
+    words may mean another program."""
     shown = shlex.join(recorded)
-    if given:
-        if tuple(given) != tuple(recorded):
-            raise UsageError(f"{where} is of another command: {shown}")
+    if given and tuple(given) != tuple(recorded):
+        raise UsageError(f"{where} is of another command: {shown}")
+    if given and cwd == str(Path.cwd()):
         return
     held = f"hotlap: {where} holds this command, to run in {cwd}:\n  {shown}"
     stderr_console().print(plain(held), soft_wrap=True)
     if not yes and not (sys.stdin.isatty() and typer.confirm("run it?", err=True)):
-        raise UsageError(f"it was not confirmed: give the command itself, or --yes, to run what {where} holds")
+        instead = f"go to {cwd}" if given else "give the command itself"
+        raise UsageError(f"it was not confirmed: {instead}, or give --yes, to run what {where} holds")
 
 
 def seconds(text: str) -> float:

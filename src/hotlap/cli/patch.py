@@ -68,7 +68,7 @@ def patch(
 
     The diff goes to stdout; what was written, and what could not be, with the lines to look at, goes to stderr. Nothing
     is changed without --apply. Given the folder of a profiled run, the diff is for its findings that the host waits for
-    the device.
+    the device. Files outside of the current folder are read and written only where the command is given.
 
     Examples:
 
@@ -98,8 +98,6 @@ def patch(
         confirmed((), record.command, recipe, record.cwd, yes)
     if verify and folder is not None:
         record = _verified(patched, recipe, folder, budget_s)
-    if apply and not Path(record.cwd).is_relative_to(Path.cwd()):
-        raise UsageError(f"{recipe} is of a run in {record.cwd}: go there to change its files")
     if apply:
         patching.apply(patched, force)
         record = msgspec.structs.replace(record, applied=True)

@@ -33,7 +33,7 @@ def resize(loader: Any, times: int = 1, parts: int = 1) -> bool:
     if loader.batch_size % parts:
         raise Refused(f"a batch of {loader.batch_size} samples can't be split into {parts} equal parts")
     size = loader.batch_size * times // parts
-    sampler.batch_size = size
     object.__setattr__(loader, "batch_size", size)  # DataLoader's own forbids it, for loaders that are being iterated
+    sampler.batch_size = size  # last: this is not taken back where something fails
     loader._hotlap_resized = True
     return True

@@ -35,13 +35,16 @@ ELSE: Final = "no other form of this line is known that surely computes the same
 def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
     """Rewrite the lines of a run's findings of waits in memory; no file is changed.
 
-    command: the user's, or nothing to take the run's own. Raises UsageError where no file of the user's is found,
-    NothingMeasured, RecordError.
+    command: the user's, or nothing to take the run's own, whose folder and files must lie in `cwd`. Raises UsageError
+    where no file of the user's is found, NothingMeasured, RecordError.
     """
     of_run = RunFolder(folder)
     run = of_run.record
     words = tuple(command) or run.command
-    before = read_project(words, Path(run.cwd) if os.path.isdir(run.cwd) else cwd)  # noqa: PTH112 - a name that no folder can have is none
+    there = Path(run.cwd) if os.path.isdir(run.cwd) else cwd  # noqa: PTH112 - a name that no folder can have is none
+    if command and not there.resolve().is_relative_to(cwd.resolve()):
+        there = cwd  # as the user typed it
+    before = read_project(words, there, None if command else cwd)
     work = _Work(Places(before, of_run.facts, cuda=True), run, Changes(before))
     diagnosis = of_run.diagnosis or verdict(folder)
     found = [work.rewrite(finding) for finding in diagnosis.findings if work.is_wait(finding)]

@@ -48,8 +48,8 @@ class Patched:
 def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
     """Write a recipe into a copy of the sources in memory; no file is changed.
 
-    command: the user's, or nothing to take the recipe's own. Raises RecipeError for a recipe that `run --recipe` would
-    refuse too, UsageError where no file of the user's is found, RecordError.
+    command: the user's, or nothing to take the recipe's own, whose files must lie in `cwd`. Raises RecipeError for a
+    recipe that `run --recipe` would refuse too, UsageError where no file of the user's is found, RecordError.
     """
     recipe = read_recipe(recipe_path)
     levers = checked(recipe_path, recipe)
@@ -59,7 +59,7 @@ def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
             f"{recipe_path} does not hold its command. Give it: hotlap patch {recipe_path} python train.py"
         )
     facts = facts_beside(recipe_path)
-    before = read_project(words, cwd)
+    before = read_project(words, cwd, None if command else cwd)
     cuda = facts.device == "cuda" if facts is not None else str(recipe.environment.get("device", "cpu")) != "cpu"
     after, written, refused = write(before, levers, facts, cuda)
     done = {item.lever for item in written}

@@ -36,10 +36,14 @@ class Project:
         return next((source for source in self.sources.values() if source.module == name), None)
 
 
-def read_project(command: Sequence[str], cwd: Path) -> Project:
-    """The files behind a command. Raises UsageError where it names no Python file, Unreadable where that is broken."""
+def read_project(command: Sequence[str], cwd: Path, within: Path | None = None) -> Project:
+    """The files behind a command. within: the folder in which all of them must lie, where a record names the command
+    and not the user: it may come from elsewhere. Raises UsageError where one does not, or where the command names no
+    Python file, Unreadable where that is broken."""
     cwd = cwd.resolve()
+    _check_inside(cwd, within)
     entry, module = entry_of(command, cwd)
+    _check_inside(entry, within)  # what it imports is looked for in its own folder and in `cwd`
     folders = tuple(dict.fromkeys((cwd if module else entry.parent, cwd)))
     found = {entry: read(entry, _shown(entry, cwd), module or entry.stem)}
     skipped: dict[Path, str] = {}
@@ -56,6 +60,14 @@ def read_project(command: Sequence[str], cwd: Path) -> Project:
             else:
                 waiting.append(_imported_files(found[path], folders))
     return Project(cwd, entry, found, tuple(skipped.values()))
+
+
+def _check_inside(path: Path, within: Path | None) -> None:
+    if within is not None and not path.is_relative_to(within.resolve()):
+        raise UsageError(
+            f"{path} lies outside of {within}, and recipes and runs may come from elsewhere: go to its folder, "
+            "or give the command itself behind the recipe or run"
+        )
 
 
 def entry_of(command: Sequence[str], cwd: Path) -> tuple[Path, str]:

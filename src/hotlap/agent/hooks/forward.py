@@ -251,7 +251,7 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     finally:
         steps.in_forward = 0
         if steps.thin == INFERENCE or not module.training or root.graded is not None:
-            root.ended_thin()
+            root.thinned()
 
 
 class Observed(functools.partial[Any]):
@@ -278,7 +278,10 @@ class Root(Watched):
 
     def __init__(self, agent: "Agent", module: Any) -> None:
         self.agent, self.guard, self.steps = agent, agent.guard, agent.steps
-        self.begun, self.ended = agent.guard.around(BEGIN, self.begin), agent.guard.around(END, self.end)
+        around = agent.guard.around
+        self.begun, self.ended, self.thinned = (
+            around(BEGIN, self.begin), around(END, self.end), around(END, self.ended_thin),
+        )  # fmt: skip
         self.module: Callable[[], Any] = weakref.ref(module)
         self.key, self.kind = id(module), type(module)
         self.compiled = False
@@ -339,7 +342,8 @@ class Root(Watched):
         """A call that is looked at, or one inside of something else."""
         steps, guard = self.steps, self.guard
         inside = steps.in_forward or steps.in_backward or steps.in_data
-        _note_recorded(steps, self.module())
+        if steps.recording is not None and get_ident() == guard.live:
+            guard.call(FIND, _note_recorded, steps, self.module())
         if inside or not (get_ident() == guard.live or self.agent.mine()) or tracing_state() is not None:
             return self.forward(*args, **kwargs)
         training = is_grad_enabled()

@@ -59,8 +59,9 @@ class Graphs:
         self.running: Running | None = None
         guard = agent.guard
         self.begun, self.ended = guard.around(BEGIN, self._begin), guard.around(END, self._end)
-        self.replays = guard.around(REPLAY, self._replay)
+        self.replays = guard.around(REPLAY, self._replays)
         self.replayed = guard.around(REPLAYED, agent.steps.replay_end)
+        self.replayed_thin = guard.around(REPLAYED, self._replayed_thin)
 
     def install(self, kind: Any) -> None:
         kind.capture_begin = self._capture_begin(kind.capture_begin)
@@ -94,24 +95,18 @@ class Graphs:
         return capture_end
 
     def _around_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        steps, guard, thin = self.agent.steps, self.agent.guard, self.agent.thin
+        guard = self.agent.guard
 
         @functools.wraps(original)
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            held = self._held(graph) if self.known and get_ident() == guard.live else None
-            if held is None or (self._inside() and not held.updates):
+            replays = self.replays(graph) if self.known and get_ident() == guard.live else None
+            if replays is None:
                 return original(graph, *args, **kwargs)
-            if steps.thin and steps.thin != BY_HAND:
-                expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
-                if expected or not steps.replay_ends_step(held):
-                    result = original(graph, *args, **kwargs)
-                    steps.replayed_thin(held)
-                    if held.evaluation and not expected:
-                        thin.evaluating()
-                    if expected:
-                        thin.lapped()
-                    return result
-            self.replays(held)
+            held, thin, expected = replays
+            if thin:
+                result = original(graph, *args, **kwargs)
+                self.replayed_thin(held, expected)
+                return result
             try:
                 return original(graph, *args, **kwargs)
             finally:
@@ -119,10 +114,6 @@ class Graphs:
                     self.replayed(held)
 
         return replay
-
-    def _held(self, graph: Any) -> Recorded | None:
-        found = self.known.get(id(graph))
-        return found[1] if found is not None and found[0]() is graph else None
 
     def _inside(self) -> bool:
         steps = self.agent.steps
@@ -167,10 +158,29 @@ class Graphs:
         if running.claimed and not held.phases and not agent.begun and agent.guard.on:
             agent.guard.live = agent.thread = None  # whoever records something else may not be the one that trains
 
-    def _replay(self, held: Recorded) -> None:
-        agent = self.agent
+    def _replays(self, graph: Any) -> tuple[Recorded, bool, bool] | None:
+        """What a replay that begins is of; whether its step is not looked at, and ends with it as was expected. None
+        where it is a part of something else."""
+        agent, steps, found = self.agent, self.agent.steps, self.known.get(id(graph))
+        if found is None or found[0]() is not graph:
+            return None
+        held = found[1]
+        if self._inside() and not held.updates:
+            return None
+        if steps.thin and steps.thin != BY_HAND:
+            expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
+            if expected or not steps.replay_ends_step(held):
+                return held, True, expected
         if not agent.begun:
             agent.begin()
-        if agent.steps.thin:
+        if steps.thin:
             agent.thin.leave()
-        agent.steps.replay_begin(held)
+        steps.replay_begin(held)
+        return held, False, False
+
+    def _replayed_thin(self, held: Recorded, expected: bool) -> None:
+        self.agent.steps.replayed_thin(held)
+        if expected:
+            self.agent.thin.lapped()
+        elif held.evaluation:
+            self.agent.thin.evaluating()

@@ -248,8 +248,10 @@ def _patch_iter(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:
-        if agent.mine():
-            agent.guard.call(START, agent.seams.loader, self, torch.is_grad_enabled())
+        # After hotlap has switched itself off too: a lever's workers live on, and draw and hold what they would only if
+        # it looks after them at each epoch; and batches are split or whole for all loaders of a loop.
+        if agent.mine() or get_ident() == agent.thread:
+            agent.guard.spare(START, lambda: None, agent.seams.loader, self, torch.is_grad_enabled())
         return original(self)
 
     torch.utils.data.DataLoader.__iter__ = __iter__

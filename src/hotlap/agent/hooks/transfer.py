@@ -51,28 +51,21 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
             return original(tensor, *args, **kwargs)
         return torch.overrides.handle_torch_function(original, (tensor,), tensor, *args, **kwargs)
 
-    begun, ended = guard.around(BEGIN, steps.transfer_begin), guard.around(END, steps.transfer_end)
-
-    def of_the_loop(tensor: Any, args: Any, kwargs: Any) -> bool:
-        return not (
-            not agent.begun
-            or steps.in_forward
-            or steps.in_backward
-            or steps.in_data
-            or steps.step_depth
-            or tensor.device.type != "cpu"
-            or not (always or _to_device(args, kwargs))
-            or not (get_ident() == guard.live or agent.mine())
-        )
-
-    def seen(tensor: Any, args: Any, kwargs: Any) -> Any:
-        if not of_the_loop(tensor, args, kwargs):
-            return call(tensor, args, kwargs)
+    def begin(tensor: Any, args: Any, kwargs: Any) -> bool:
+        """Whether a phase of the step begins."""
+        if tensor.device.type != "cpu" or not (always or _to_device(args, kwargs)):
+            return False
         if steps.thin:
             agent.thin.event()
         if not steps.thin:
-            begun()
-        if steps.thin:
+            steps.transfer_begin()
+        return not steps.thin
+
+    begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.transfer_end)
+
+    def seen(tensor: Any, args: Any, kwargs: Any) -> Any:
+        inside = steps.in_forward or steps.in_backward or steps.in_data or steps.step_depth
+        if inside or not agent.begun or get_ident() != guard.live or not begun(tensor, args, kwargs):
             return call(tensor, args, kwargs)
         try:
             return call(tensor, args, kwargs)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings
-from .._fused import begin_at_zero, fuse, unfit
+from .._fused import begin_at_zero, fuse, unfit, unfuse
 from .._internals import internals
 from ._device import FULL, capture, room
 from ._update_graph import GraphedUpdate
@@ -63,7 +63,7 @@ class GraphOptimizer(Lever):
             if type(optimizer).__name__ in KINDS:  # another may step beside it
                 graph(optimizer, seams.unsteady, lambda why: seams.refuse(self.name, why))
 
-        seams.on_optimizer(change)
+        seams.on_optimizer(change, unfuse)
 
     def source(self, settings: Settings) -> str:
         return (

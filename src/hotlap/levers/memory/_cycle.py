@@ -82,6 +82,10 @@ class Cycle:
                 kind.step = self._paced(vars(kind)["step"])  # type: ignore[attr-defined]
         self._patch_scaler()
 
+    def leave(self) -> None:
+        """Do nothing from here on: it could not be put in whole."""
+        self.on = False
+
     def _patch_backward(self) -> None:
         import torch
 

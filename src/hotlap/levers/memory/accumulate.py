@@ -41,7 +41,7 @@ class Accumulate(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         cycle = Cycle(seams, self.name, settings["parts"])
-        cycle.install()
+        seams.switch(cycle.install, cycle.leave)
         seams.on_loader(cycle.split)
 
     def source(self, settings: Settings) -> str:

@@ -44,7 +44,7 @@ class CheckpointBlocks(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         refuse = functools.partial(seams.refuse, self.name)
-        seams.on_root(lambda root: checkpoint_blocks(root, settings["every"], refuse))
+        seams.on_root(lambda root: checkpoint_blocks(root, settings["every"], refuse), leave)
 
     def source(self, settings: Settings) -> str:
         some = "" if settings["every"] == 1 else f"  # in every {settings['every']}th block, and block(x) in the others"
@@ -82,6 +82,12 @@ def checkpoint_blocks(root: Any, every: int, refuse: Callable[[str], None]) -> N
         _wrap(type(block))
         parts = [part for part in block.modules() if part is not block]
         block.__dict__[MARK] = _Mark(refuse, any(map(_has_statistics, block.modules())), parts)
+
+
+def leave(root: Any) -> None:
+    """Have no block of a model checkpointed."""
+    for block in root.modules():
+        block.__dict__.pop(MARK, None)
 
 
 def _has_statistics(module: Any) -> bool:
