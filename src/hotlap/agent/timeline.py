@@ -27,8 +27,8 @@ class Segment:
 
     cuts: the phase that a cut ends, and when, ns. A phase below zero is the complement of that to which the
     time of GAP so far belongs. marks: phase, event and ns of each cut. open_marks: those whose phase is not known yet.
-    full: whether every cut was marked. starved: it waited for workers (`records.run.Step`). thin: it was not looked
-    at, or not from its beginning.
+    full: whether every cut was marked. starved: it waited for workers (`records.run.Step`). unsampled: it was not
+    looked at, or not from its beginning.
     """
 
     begun_ns: int
@@ -45,7 +45,7 @@ class Segment:
     skipped: bool = False
     probe: bool = False
     full: bool = False
-    thin: bool = False
+    unsampled: bool = False
     starved: bool = False
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Segment:
         self.evaluation |= later.evaluation
         self.skipped |= later.skipped
         self.probe |= later.probe
-        self.thin |= later.thin
+        self.unsampled |= later.unsampled
         self.starved |= later.starved
         self.compiles += later.compiles
         self.end_ns = later.end_ns
@@ -92,13 +92,13 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-    """Thin steps in a row (`agent/thin.py`): when each ended is all that is known of most.
+    """Unsampled steps in a row (`agent/step_sampling.py`): when each ended is all that is known of most.
 
     ends: when, ns, and the event that was recorded then, if any. marked: there may be any. together: steps in a row of
     which the last alone has one. told: how many of the steps are written. one_stream: all events were recorded in one
     stream, so where the last is done all are. compiles: frames that were compiled, put down to the longest step (to
-    compile takes longer than a thin step). evaluated, skipped: the places of steps in which an evaluation ran, or whose
-    update was left out.
+    compile takes longer than an unsampled step). evaluated, skipped: the places of steps in which an evaluation ran, or
+    whose update was left out.
     """
 
     begun_ns: int

@@ -75,13 +75,13 @@ def statement(source: Source, text: str) -> cst.BaseStatement:
     return found
 
 
-def after(source: Source, *texts: str, apart: bool = False) -> Rewriting:
-    """Statements put after one. apart: with an empty line between."""
+def after(source: Source, *texts: str, blank_line: bool = False) -> Rewriting:
+    """Statements put after one. blank_line: with an empty line between."""
 
     def change(node: cst.CSTNode) -> Statements:
         assert isinstance(node, cst.BaseStatement)
         first, *others = [statement(source, text) for text in texts]
-        if apart:
+        if blank_line:
             first = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         return cst.FlattenSentinel([node, first, *others])
 

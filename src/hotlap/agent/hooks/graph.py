@@ -94,22 +94,22 @@ class Graphs:
         return capture_end
 
     def _around_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        steps, guard, thin = self.agent.steps, self.agent.guard, self.agent.thin
+        steps, guard, step_sampling = self.agent.steps, self.agent.guard, self.agent.step_sampling
 
         @functools.wraps(original)
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
             held = self._held(graph) if self.known and get_ident() == guard.live else None
             if held is None or (self._inside() and not held.updates):
                 return original(graph, *args, **kwargs)
-            if steps.thin and steps.thin != BY_HAND:
-                expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
+            if steps.unsampled and steps.unsampled != BY_HAND:
+                expected = steps.unsampled == held.key or (steps.unsampled == INFERENCE and FORWARD in held.phases)
                 if expected or not steps.replay_ends_step(held):
                     result = original(graph, *args, **kwargs)
-                    steps.replayed_thin(held)
+                    steps.replayed_unsampled(held)
                     if held.evaluation and not expected:
-                        thin.evaluating()
+                        step_sampling.evaluating()
                     if expected:
-                        thin.lapped()
+                        step_sampling.lapped()
                     return result
             self.replays(held)
             try:
@@ -128,7 +128,7 @@ class Graphs:
         steps = self.agent.steps
         if steps.in_forward or steps.in_backward or steps.in_data:
             return True
-        return (steps.step_depth > 0 or steps.thin > 0) and steps.on_stack() > 0
+        return (steps.step_depth > 0 or steps.unsampled > 0) and steps.on_stack() > 0
 
     # under the guard
 
@@ -141,7 +141,7 @@ class Graphs:
             return
         outer = not self._inside()
         if outer:
-            agent.thin.leave()
+            agent.step_sampling.leave()
         self.running = Running(id(graph), outer, claimed, (steps.recording, steps.in_forward))
         steps.recording = Recorded()
         if outer:
@@ -171,6 +171,6 @@ class Graphs:
         agent = self.agent
         if not agent.begun:
             agent.begin()
-        if agent.steps.thin:
-            agent.thin.leave()
+        if agent.steps.unsampled:
+            agent.step_sampling.leave()
         agent.steps.replay_begin(held)

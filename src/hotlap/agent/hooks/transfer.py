@@ -68,11 +68,11 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
     def seen(tensor: Any, args: Any, kwargs: Any) -> Any:
         if not of_the_loop(tensor, args, kwargs):
             return call(tensor, args, kwargs)
-        if steps.thin:
-            agent.thin.event()
-        if not steps.thin:
+        if steps.unsampled:
+            agent.step_sampling.event()
+        if not steps.unsampled:
             begun()
-        if steps.thin:
+        if steps.unsampled:
             return call(tensor, args, kwargs)
         try:
             return call(tensor, args, kwargs)
@@ -84,7 +84,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
-        if steps.thin and (steps.thin != BY_HAND or not steps.manual_open):  # it ends no step
+        if steps.unsampled and (steps.unsampled != BY_HAND or not steps.manual_open):  # it ends no step
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
         return seen(self, args, kwargs)
 

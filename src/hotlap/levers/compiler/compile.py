@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
 from .._base import Applies, Context, Settings, one_of
-from .._held import hold_attribute
 from .._internals import internals
+from .._process_settings import hold_attribute
 from . import _compile_cache
 from ._losses import switched_losses
 

@@ -117,7 +117,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     flags = takewhile(lambda node: FLAG.match(source.code(node)), behind)
     anchor = [last, *flags][-1]
     changes = Changes(places.project)
-    changes.put(source, {anchor: after(source, *texts, apart=anchor is last)})
+    changes.put(source, {anchor: after(source, *texts, blank_line=anchor is last)})
     return written(changes, where)
 
 
