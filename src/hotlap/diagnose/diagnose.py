@@ -314,7 +314,7 @@ def _uneven(steady: SteadySteps) -> Iterator[str]:
     elif max(mean, typical) > UNEVEN * min(mean, typical):
         yield f"{NOT_STEADY}: a typical step takes {ms(typical)}, the mean of all is {ms(mean)}"
     elif high > BLOCKS_APART * low:
-        yield f"{NOT_STEADY}: it is {ms(low)} in some stretches of the run and {ms(high)} in others"
+        yield f"{NOT_STEADY}: {ms(low)} in one part of the run, {ms(high)} in another"
 
 
 def _spread(steady: SteadySteps) -> Spread:
