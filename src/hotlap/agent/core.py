@@ -78,7 +78,7 @@ class Agent:
         if session.levers or session.turns:  # some leave themselves out where parameters have hooks
             self.wasted.give_up()
         self.stopper = Stopper(session, self)
-        self.profile = Profile(session, self)
+        self.profile: Profile = Profile(session, self)
         self.guard.undo = self.profile.give_up
         self.step_sampling = StepSampling(session, self)
         self.probed = session.probe_steps or -1

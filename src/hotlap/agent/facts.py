@@ -32,7 +32,7 @@ from .torch_internals import BF16_CHECKS, IMPL, Convolution, Dropout, nccl_numbe
 from .updates import parameters_of
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""

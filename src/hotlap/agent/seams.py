@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 LEVERS = "levers.jsonl"
 Forward = Callable[..., Any]

@@ -42,7 +42,7 @@ from .timeline import Segment, Stretch
 from .torch_internals import compiled_frames
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 LAP, LEAVE, EVENT = hook("unsampled_step"), hook("unsampled_leave"), hook("unsampled_event")
 SHORT_MS: Final = 40.0

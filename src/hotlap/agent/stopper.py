@@ -17,7 +17,7 @@ from .torch_internals import default_store
 from .turnstile import Turnstile
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 AHEAD = 3
 """Steps between the decision and the stop in distributed runs: ranks are at most one collective apart."""

@@ -6,12 +6,9 @@ In the loop a cut is two numbers in a list; what they come to is reckoned when t
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import sub
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hotlap.records.phases import BACKWARD, FORWARD, H2D, OTHER
-
-if TYPE_CHECKING:
-    from .profile import Profile
 
 GAP = 6
 """Time after a forward whose phase is known only once a backward does or does not come next."""
@@ -131,6 +128,14 @@ class Stretch:
         return at in self.evaluated, at in self.skipped, self.probe, self.compiles if longest else 0
 
 
+class Watch(Protocol):
+    """Who is told of the phases, such as a profile."""
+
+    def enter(self, phase: int) -> None: ...
+    def leave(self) -> None: ...
+    def unwind(self) -> None: ...
+
+
 class Timeline:
     """A stack of open phases (and gaps) over one running segment. Every nanosecond goes to exactly one phase."""
 
@@ -140,7 +145,7 @@ class Timeline:
         self.clock = clock
         self.mark = mark
         self.marking = True
-        self.watch: Profile | None = None
+        self.watch: Watch | None = None
         """Is told of phases as they open and close, outside of the time that is charged to them."""
         self.begin()
 

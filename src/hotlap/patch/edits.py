@@ -9,8 +9,8 @@ from typing import Final
 import libcst as cst
 
 from hotlap.source.project import Project
-from hotlap.source.scopes import Scope
-from hotlap.source.tree import Source, Unreadable
+from hotlap.source.scopes import Scope, Source
+from hotlap.source.tree import Unreadable
 
 Statements = cst.FlattenSentinel[cst.BaseStatement]
 Rewriting = Callable[[cst.CSTNode], cst.CSTNode | Statements]

@@ -28,7 +28,8 @@ from ..steps import BY_HAND, INFERENCE, Steps
 from ..torch_internals import CALL, CALL_CODE, IMPL, function_modes, modes, tracing_state, usual_call
 
 if TYPE_CHECKING:
-    from ..core import Agent
+    from .. import interface
+    from ..interface import Agent
 
 FIND, BEGIN, END = hook("forward_find"), hook("forward_begin"), hook("forward_end")
 SETTLED = 4
@@ -52,7 +53,7 @@ def install(agent: "Agent") -> None:
     _patch_eval(agent, agent.finder)
 
 
-def _patch_eval(agent: "Agent", finder: "Finder") -> None:
+def _patch_eval(agent: "Agent", finder: "interface.Finder") -> None:
     guard, original = agent.guard, torch.nn.Module.eval
 
     @functools.wraps(original)

@@ -12,8 +12,7 @@ from hotlap.levers._base import Lever
 from hotlap.records.patch import Line
 from hotlap.source.places import CannotTell, Places, Site, lines_of
 from hotlap.source.project import Project
-from hotlap.source.scopes import Scope, dotted
-from hotlap.source.tree import Source
+from hotlap.source.scopes import Scope, Source, dotted
 
 from ..edits import Changes, after, torch_in
 
