@@ -42,7 +42,7 @@ from hotlap.records.run import (
 )
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 
-TRACES = Path(__file__).parents[1] / "traces" / "data"
+TRACES = Path(__file__).parents[1] / "trace" / "data"
 ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
 RUN = Run(command=("python", "train.py"), cwd="/w", environment=ENVIRONMENT, status="finished", exit_code=0)
 LOADER = LoaderFacts(
