@@ -4,6 +4,7 @@
     python benchmarks/field.py check --only nanogpt,gin [--kinds bare,flags,expert] [--cpu]
     python benchmarks/field.py run --only nanogpt,gin --budget 300s --out benchmarks/results/field.json
     python benchmarks/field.py merge benchmarks/results/field.json part.json
+    python benchmarks/field.py table benchmarks/results/field.json        the table in docs/benchmarks.md
 
 The repositories lie in `.field`, which git does not track; a copy of each runs in $FIELD_WORK (/tmp/field) beside its
 data. Step times are hotlap's (`hotlap run --steps N`), for all kinds alike. `run` measures bare and flags,
@@ -31,6 +32,9 @@ MEASURED = (
     "step_ms", "throughput", "throughput_unit", "bound", "steady_steps", "phases", "gpu_phases", "gpu_paced",
     "gpu_busy",
 )  # fmt: skip
+HEAD = "| script | on | ms | flags | expert | hotlap, 5 min | 10 min | parity | kept, beside the others |"
+LONG_S = 450
+"""Of a budget, from which a tune is none of five minutes."""
 OTHER_BATCH = 1.5
 """Rows a step that differ by this factor: samples a second are compared, not steps."""
 
@@ -186,6 +190,62 @@ def save(path: Path, row: Row) -> None:
     write(path, merged(read(path), {"rows": [row]}))
 
 
+def times(ratio: float | None) -> str:
+    """As people write it: three digits."""
+    return "" if ratio is None else f"{float(f'{ratio:.3g}'):g}×"
+
+
+def within(row: Row) -> str:
+    """What a tune proved, or what came of it."""
+    tune = row["tune"]
+    said = tune.get("interval") or {}
+    interval = f" ({said['low']:.2f}–{said['high']:.2f})" if said else ""
+    if tune.get("kept"):
+        return f"**{times(tune['speedup'])}**{interval}, {tune['wall_s']:.0f} s"
+    best = f"{times(tune['speedup'])}{interval}, not proved" if tune.get("speedup") and interval else "nothing proved"
+    refused = [name for name, why in (tune.get("dropped") or {}).items() if "parity" in str(why)]
+    return f"{best}; parity refused {', '.join(refused)}" if refused else best
+
+
+def table(document: Row) -> str:
+    """Markdown: what tunes with a budget of five minutes and of more proved, and what flags and an expert win over the
+    bare command of the same day. Tunes beside a busy process have a row of their own."""
+    known: dict[tuple[str, bool], list[Row]] = {}
+    for row in document["rows"]:
+        known.setdefault((row["script"], "busy" in row["budget"]), []).append(row)
+    lines: dict[str, float] = {}
+    for (name, _), rows in known.items():
+        tunes = [row for row in rows if row.get("tune", {}).get("wall_s") and not row["tune"].get("error")]
+        if not tunes:
+            continue
+        long = [row for row in tunes if float(row["budget"].split("s")[0]) >= LONG_S]
+        short = [row for row in tunes if row not in long]
+        shown = max(tunes, key=lambda row: (bool(row["tune"].get("kept")), row["tune"].get("speedup") or 0))
+        own = [next((times(row[kind]) for row in rows if row.get(kind)), "") for kind in ("flags", "expert")]
+        ms = shown.get("as_written_ms") or shown["tune"].get("baseline_ms")
+        kept, parity = shown["tune"].get("kept", ()), shown["tune"].get("parity")
+        level = parity["level"] if isinstance(parity, dict) and kept else ""
+        cells = [
+            f"{shown['repo'].split('@')[0]} `{name}`", card(shown), f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}", *own,
+            *("; ".join(map(within, part)) for part in (short, long)), level, ", ".join(map(worth, kept)),
+        ]  # fmt: skip
+        lines[f"| {' | '.join(cells)} |"] = (shown["tune"].get("speedup") or 0) * bool(kept)
+    return "\n".join([HEAD, "|---" * HEAD.count(" | ") + "|---|", *sorted(lines, key=lambda line: -lines[line])])
+
+
+def worth(kept: Row) -> str:
+    """A lever with its figure beside the others, where it has one."""
+    said = (kept.get("worth") or {}).get("interval")
+    return kept["lever"] + (f" {kept['worth']['ratio']:.2f}× ({said['low']:.2f}–{said['high']:.2f})" if said else "")
+
+
+def card(row: Row) -> str:
+    """Short."""
+    busy = ", one kept busy" if "busy" in row["budget"] else ""
+    name = next((one for one in ("H100", "H200") if one in str(row.get("device"))), f"{row['cores']} CPU cores{busy}")
+    return f"2 {name}" if row["script"].endswith("_2gpu") else name
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_subparsers(dest="mode", required=True)
@@ -204,6 +264,7 @@ def parse() -> argparse.Namespace:
     merge = modes.add_parser("merge", help="put the rows of other files into the first")
     merge.add_argument("into", type=Path)
     merge.add_argument("parts", type=Path, nargs="+")
+    modes.add_parser("table", help="as in docs/benchmarks.md").add_argument("of", type=Path)
     return parser.parse_args()
 
 
@@ -214,6 +275,8 @@ def main() -> int:
             print(f"{script.name:18} {script.repo:48} {script.kind:26} {'cpu' if script.cpu is not None else 'gpu'}")
     elif args.mode == "check":
         return check(args)
+    elif args.mode == "table":
+        print(table(read(args.of)))
     elif args.mode == "merge":
         write(args.into, merged(read(args.into), *map(read, args.parts)))
     else:

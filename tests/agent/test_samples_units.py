@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,27 @@ def test_all_frames_of_the_user_s_are_kept() -> None:
     assert sum(row[3] for row in document["paths"]) == pytest.approx(sum(row[5] for row in document["lines"]))
     functions = {tuple(one[2].split(".")[-1] for one in path) for _, path, _, _ in document["paths"]}
     assert any(of[-2:] == ("test_all_frames_of_the_user_s_are_kept", "spin") for of in functions)
+
+
+def test_looks_keep_no_object_of_the_loop() -> None:
+    """Not on a circle either: a forked worker that collects it may free pinned memory, which CUDA ends it for."""
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+
+    class Batch:
+        """Stands for a tensor of the loop's."""
+
+    def loop() -> "weakref.ref[Batch]":
+        batch = Batch()
+        looks = samples.looks + 3
+        while samples.looks < looks:
+            sum(range(1000))
+        return weakref.ref(batch)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with samples.watching():
+            seen = [loop() for _ in range(5)]
+        assert [one() for one in seen] == [None] * 5
+    finally:
+        gc.enable()

@@ -142,8 +142,11 @@ class Samples:
         # which the frames' objects may set off: what that calls lets the lock go.
         collecting = gc.isenabled()
         gc.disable()
+        frames = sys._current_frames()
+        # It has this frame too, which has it: a circle on which the loop's objects would hang until a collection, which
+        # may come in a process that was forked meanwhile, where pinned memory can't be freed.
+        frames.pop(threading.get_ident(), None)
         try:
-            frames = sys._current_frames()
             seen = list(calls(frames.get(self.thread)))
             others = {thread: list(calls(frames.get(thread))) for thread in self._beside}
             for thread, stack in others.items():
@@ -154,6 +157,7 @@ class Samples:
             )
             return seen
         finally:
+            frames.clear()
             if collecting:
                 gc.enable()
 
