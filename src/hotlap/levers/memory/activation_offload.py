@@ -50,7 +50,7 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
     import torch
 
     def pack(tensor: Any) -> Any:
-        if tensor.numel() * tensor.element_size() < least_bytes or not _plain(tensor) or storage(tensor) in own:
+        if tensor.numel() * tensor.element_size() < least_bytes or not _is_dense(tensor) or storage(tensor) in own:
             return tensor
         return tensor.device, on_host(tensor, "cpu")  # in stream order: whatever overwrites the tensor comes later
 
@@ -67,14 +67,14 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
         if not torch.is_grad_enabled() or internals().interpreter() is not None:  # transforms take no such hooks
             return forward(*args, **kwargs)
         own.clear()
-        own.update(storage(parameter) for parameter in module.parameters() if _plain(parameter))
+        own.update(storage(parameter) for parameter in module.parameters() if _is_dense(parameter))
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             return forward(*args, **kwargs)
 
     return offloaded
 
 
-def _plain(tensor: Any) -> bool:
+def _is_dense(tensor: Any) -> bool:
     """A dense tensor of torch's own class that overlaps itself nowhere, whatever the order of its dimensions."""
     import torch
 
