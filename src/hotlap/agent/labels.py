@@ -18,24 +18,30 @@ class Labels:
         self.step: list[Callable[[], None]] = []
 
     def begin_step(self, number: int) -> None:
+        """Begin the ranges of a step, by its number."""
         self.step = [begin(f"ProfilerStep#{number}") for begin in self.kinds]
 
     def end_step(self) -> None:
+        """End them."""
         ends, self.step = self.step, []
         _end(ends)
 
     def enter(self, phase: int) -> None:
+        """Begin the ranges of a phase, one of `records.phases`."""
         self.phases.append([begin(f"hotlap:{PHASES[phase]}") for begin in self.kinds])
 
     def leave(self) -> None:
+        """End those of the innermost phase."""
         if self.phases:  # else the phase began before the labels
             _end(self.phases.pop())
 
     def unwind(self) -> None:
+        """End those of all phases."""
         while self.phases:
             _end(self.phases.pop())
 
     def clear(self) -> None:
+        """End all."""
         self.unwind()
         self.end_step()
 

@@ -167,6 +167,7 @@ class Profile:
     # the timeline's watch
 
     def enter(self, phase: int) -> None:
+        """A phase begins. What is to be done between two steps is done before it."""
         if self.failed:
             self.give_up()
             return
@@ -187,9 +188,11 @@ class Profile:
         self.labels.enter(phase)
 
     def leave(self) -> None:
+        """The innermost phase ends."""
         self.agent.guard.spare(LABEL, self.give_up, self.labels.leave)
 
     def unwind(self) -> None:
+        """All of them do."""
         self.agent.guard.spare(LABEL, self.give_up, self.labels.unwind)
 
     # the windows, in order

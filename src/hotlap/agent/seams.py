@@ -57,6 +57,7 @@ class Use:
 
     @property
     def is_in(self) -> bool:
+        """Whether it changes anything now."""
         return not (self.left or self.off)
 
     @property
@@ -136,9 +137,11 @@ class Seams:
 
     @property
     def wants_loaders(self) -> bool:
+        """Whether a lever is to be told of loaders."""
         return any(use.loaders for use in self.uses.values())
 
     def loader(self, loader: Any, training: bool) -> None:
+        """The script is about to iterate a DataLoader. training: with gradients enabled."""
         if training:
             loader._hotlap_trains = True  # what was changed once has to be looked after each time
         trains = getattr(loader, "_hotlap_trains", False)
@@ -148,12 +151,14 @@ class Seams:
                     self._try(use, change, loader)
 
     def root(self, module: Any, forward: Forward) -> Forward:
+        """An outermost module is about to run its first forward; returns that, with the levers' own around it."""
         self._see(self._roots_seen, module)
         for use in list(self.uses.values()):
             self._change(use, use.roots, module)
         return self.wrapped(module, forward)
 
     def optimizer(self, optimizer: Any) -> None:
+        """An optimizer is about to make its first step."""
         self._see(self._optimizers_seen, optimizer)
         for use in list(self.uses.values()):
             self._change(use, use.optimizers, optimizer)

@@ -72,14 +72,17 @@ class Recorded:
         return abs(hash(frozenset(self.updates))) + 1 if self.several else next(iter(self.updates), 0)
 
     def forward(self, evaluation: bool) -> None:
+        """A forward was recorded."""
         self.phases.add(FORWARD)
         self.evaluation |= evaluation
 
     def backward(self) -> None:
+        """A backward was."""
         self.phases.add(BACKWARD)
         self.backwards += 1
 
     def update(self, optimizer: int) -> None:
+        """A step of this optimizer (by id) was."""
         self.phases.add(OPTIMIZER)
         self.updates.append(optimizer)
 
@@ -166,6 +169,7 @@ class Steps(Hot):
     # data and transfers
 
     def data_begin(self) -> None:
+        """A batch is asked for."""
         if not self.in_data:
             if self.step_depth:
                 self._drop_failed_step()
@@ -202,6 +206,7 @@ class Steps(Hot):
             self._functional_gap()
 
     def transfer_begin(self) -> None:
+        """A tensor is about to move to the device."""
         if self.manual_open and self._event():
             return
         if self.functional and not self.forward_seen:
@@ -209,6 +214,7 @@ class Steps(Hot):
         self.timeline.enter(H2D)
 
     def transfer_end(self) -> None:
+        """It has moved, or the copy is queued."""
         self.timeline.leave()
         if self.functional:
             self._functional_gap()
@@ -216,6 +222,8 @@ class Steps(Hot):
     # forward and backward
 
     def forward_begin(self, root: int, training: bool, evaluating: bool, rows: int | None) -> None:
+        """A forward of an outermost module begins. root: its id; training: gradients are enabled; evaluating: it is in
+        eval mode; rows: of its first tensor, None where that is not told."""
         if self.step_depth:
             self._drop_failed_step()
         if training:
@@ -260,6 +268,8 @@ class Steps(Hot):
         return not self.outside_rows
 
     def forward_end(self, training: bool, rows: int | None) -> None:
+        """It ends; in a loop that only infers, that is a step. rows: of its first tensor, None where that is not
+        told."""
         self.in_forward = 0
         self.timeline.leave(gap=training)
         if not training and not self.backwards and not self.optimizers_built:
@@ -297,6 +307,7 @@ class Steps(Hot):
         self.timeline.enter(BACKWARD)
 
     def backward_end(self) -> None:
+        """A backward ends."""
         self.in_backward -= 1
         if self.in_backward:
             return
@@ -312,6 +323,7 @@ class Steps(Hot):
     # optimizers
 
     def optimizer_built(self, optimizer: Any) -> None:
+        """An optimizer was made."""
         self.optimizers_built += 1
         self.optimizers.add(optimizer)
 
@@ -415,6 +427,7 @@ class Steps(Hot):
         self.timeline.enter(min(recorded.phases) if len(recorded.phases) == 1 else OTHER)
 
     def replay_end(self, recorded: Recorded) -> None:
+        """The replay of a CUDA graph ends, and with it a step where it holds an update or the loop infers."""
         infers = self.infers
         self.timeline.leave()
         if recorded.backwards:

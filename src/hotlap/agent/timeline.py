@@ -131,9 +131,14 @@ class Stretch:
 class Watch(Protocol):
     """Who is told of the phases, such as a profile."""
 
-    def enter(self, phase: int) -> None: ...
-    def leave(self) -> None: ...
-    def unwind(self) -> None: ...
+    def enter(self, phase: int) -> None:
+        """A phase begins."""
+
+    def leave(self) -> None:
+        """The innermost one ends."""
+
+    def unwind(self) -> None:
+        """All of them do."""
 
 
 class Timeline:

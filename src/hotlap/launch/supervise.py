@@ -41,8 +41,11 @@ class Started(Receiver, Protocol):
     """A command that runs: `subprocess.Popen` of our own, or `front.Relayed` behind a profiler."""
 
     @property
-    def returncode(self) -> int | None: ...
-    def wait(self) -> int: ...
+    def returncode(self) -> int | None:
+        """How it ended, as of `subprocess.Popen`; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; returns how it ended."""
 
 
 class Ended(NamedTuple):

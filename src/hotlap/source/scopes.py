@@ -183,6 +183,7 @@ class Walk(cst.CSTVisitor):
         self._stack: list[Scope] = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
+        """Note a node. Returns whether to look into it."""
         if isinstance(node, BLANK):
             return False
         if self._above:
@@ -199,6 +200,7 @@ class Walk(cst.CSTVisitor):
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
+        """A node has been looked into."""
         if isinstance(original_node, BLANK):
             return
         self._above.pop()

@@ -261,6 +261,7 @@ class Observed(functools.partial[Any]):
 
     @property
     def root(self) -> "Root":
+        """The observer that it calls."""
         found: Root = self.args[0]
         return found
 
@@ -356,6 +357,7 @@ class Root(Watched):
                 self.ended(training, args, kwargs, output)
 
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
+        """Before the forward. training: gradients are enabled; args, kwargs: what it is called with."""
         steps = self.steps
         evaluating = not self.module().training
         if self.described < DESCRIBED or not self.levers_in or not training:
@@ -421,6 +423,7 @@ class Root(Watched):
             step_sampling.evaluating()
 
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:
+        """After it. output: what it returned."""
         steps = self.steps
         if not training and steps.backwards:
             self.agent.besides.end(self.key)

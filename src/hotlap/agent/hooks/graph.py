@@ -63,6 +63,7 @@ class Graphs:
         self.replayed = guard.around(REPLAYED, agent.steps.replay_end)
 
     def install(self, kind: Any) -> None:
+        """Wrap the methods of a class of graphs."""
         kind.capture_begin = self._capture_begin(kind.capture_begin)
         kind.capture_end = self._capture_end(kind.capture_end)
         kind.replay = self._around_replay(kind.replay)

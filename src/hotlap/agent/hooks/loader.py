@@ -114,6 +114,7 @@ class Batches:
         self.agent = agent
 
     def begin(self, iterator: Any) -> None:
+        """A batch is asked for."""
         agent, steps, making = self.agent, self.agent.steps, self.agent.script.making
         if not agent.begun:
             agent.begin()
@@ -129,6 +130,7 @@ class Batches:
         iterator._hotlap_early = early(iterator) if made_ahead else 0
 
     def end(self, iterator: Any, batch: Any) -> None:
+        """It has come. batch: None where there is none any more, or an error came in its place."""
         steps, script, probe = self.agent.steps, self.agent.script, self.agent.probe
         training, facts = is_grad_enabled(), iterator._hotlap_facts
         of_the_loop = training or steps.infers
