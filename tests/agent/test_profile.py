@@ -248,6 +248,16 @@ def test_steps_that_begin_in_inference_mode(runner: Runner) -> None:
     assert len(lines_of(ran).ops) > 50
 
 
+def test_masks_and_autocast_of_a_step(runner: Runner) -> None:
+    ran = runner.forked("given.py", profile_steps=3)
+    check_sound(ran, runner.bare("given.py"))
+    check_clean(ran)
+    found, text = lines_of(ran), (SCRIPTS / "given.py").read_text().splitlines()
+    at = {mark: number for number, line in enumerate(text, 1) if (mark := line.partition("# line: ")[2])}
+    assert [row[1:] for row in found.masks] == [(at["attention"], "Net.forward", "causal", 1)]
+    assert [row[1:] for row in found.autocasts] == [(at["autocast"], "main")]
+
+
 @pytest.mark.parametrize("hook", ["profile_op", "profile_label"])
 def test_an_error_in_inference_mode_leaves_the_job_alone(hook: str, runner: Runner) -> None:
     ran = runner.forked("profiled.py", "teacher", "6", profile_steps=3, fail_in=hook)

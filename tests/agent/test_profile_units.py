@@ -188,6 +188,23 @@ def test_syncs_where_the_script_changes_warnings(sync_mode: list[str]) -> None:
     assert list(warnings.filters) == filters
 
 
+def test_on_a_device_the_next_step_is_looked_at_too(sync_mode: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what both copy to it; in sync debug mode, where that is free."""
+    written: dict[str, Any] = {}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr("hotlap.agent.given.is_capturing", lambda: False)
+    folder = SimpleNamespace(replace=lambda name, document: written.update(document))
+    script = SimpleNamespace(roots={})
+    agent: Any = SimpleNamespace(folder=lambda: folder, guard=Guard(), script=script, compiled_frames=0)
+    table = torch.randn(8, 8)
+    for _ in Profile(Session(folder="", package="", profile_steps=2), agent)._line_windows():
+        table.to("meta")
+        torch.randn(8, 8).to("meta")
+    assert [(row[2], row[3]) for row in written["copied"]] == [("test_on_a_device_the_next_step_is_looked_at_too", 256)]
+    assert sync_mode == ["warn", "default"] and _get_current_dispatch_mode_stack() == []
+
+
 # labels
 
 

@@ -128,6 +128,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
     ("long-steps", {"long": LONG}),
+    ("workers-restart", {"loader": {"workers": 4, "starts": 3, "restarting_ms": 900.0}, "run_ms": 2000.0}),
     ("evaluation-each-step", {"evaluates": True, "phases": Phases(forward=5.0, other=5.0)}),
     ("unused-gradients", {"root": {"parameters": 90, "optimized": 9, "with_gradients": 90}}),
     ("unused-gradients", {"root": {"parameters": 90, "optimized": 60, "with_gradients": 90, "unused": 0.8}}),

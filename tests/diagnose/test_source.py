@@ -82,6 +82,27 @@ def test_a_long_call_is_shown_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sorts", "few"),
+    [
+        ("np.argsort(-scores, axis=1)[:, :TOP]", True),
+        ("sorted(scores, key=lambda one: one[1])[-20:]", True),
+        ("numpy.sort(scores)[..., :20]", True),
+        ("sorted(scores)[1:]", False),  # all but one
+        ("sorted(scores)[:-1]", False),
+        ("np.argsort(scores)[::-1]", False),
+        ("np.argsort(scores)[0]", False),
+        ("np.argsort(scores)[:, 3:5]", False),
+        ("scores.argsort()[:TOP]", False),  # it may be a tensor's
+        ("scores[:TOP]", False),
+    ],
+)
+def test_a_sort_of_which_an_end_is_used(sorts: str, few: bool, tmp_path: Path) -> None:
+    found = cause_at(at(tmp_path, f"best = {sorts}\n", 1))
+    assert (found is not None and found.id == "sorted-for-few") is few
+    assert not few or (found is not None and f"in place of `{sorts}` `np.argpartition" in found.instead)
+
+
+@pytest.mark.parametrize(
     ("words", "line", "searched"),
     [
         ("['a'] + [w for w in counts]", "n = [self.words.index(t) for t in tokens if t]", "self.words.index(t)"),

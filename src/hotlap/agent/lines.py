@@ -20,6 +20,7 @@ import torch
 
 from hotlap.records.whose import INSTALLED, users
 
+from .given import Given, outside_of_modules
 from .repeats import PRODUCTS, Op, Repeats
 from .torch_internals import (
     ENGINE_CODE,
@@ -182,6 +183,8 @@ class Lines:
         self._mode = OpMode(lambda *of: tell(self._op, *of), lambda made: tell(self._done, made))
         self._repeats = Repeats()
         self._doing: Op | None = None
+        self._given = Given()
+        self.autocasts: list[Place] = []
 
     def document(self) -> dict[str, Any]:
         """Plain lists, as the file holds them."""
@@ -198,6 +201,9 @@ class Lines:
             "gated": self._repeats.gated(),
             "orders": self._repeats.orders(),
             **self._repeats.for_less(),
+            "copied": self._given.copied(),
+            "masks": self._given.masks(),
+            "autocasts": self.autocasts,
             "skipped": self.skipped,
         }
 
@@ -222,14 +228,29 @@ class Lines:
         try:
             with contextlib.ExitStack() as stack:
                 for name, holder, attribute in WAITS if ops else ():
-                    stack.enter_context(self._told(name, holder, attribute))
+                    stack.enter_context(self._told(holder, attribute, self._call, name))
+                if ops:
+                    stack.enter_context(self._told(torch.autocast, "__enter__", self._autocast, after=True))
                 yield
         finally:
             self.forget()
 
     @contextlib.contextmanager
-    def _told(self, name: str, holder: Any, attribute: str) -> Iterator[None]:
-        """Log the calls of a function, which is the script's own again afterwards."""
+    def watching_again(self) -> Iterator[None]:
+        """In the step after it, look at what ops are given that the first step had as well."""
+        self._given.again = self.looking = True
+        self._outside = not torch.is_inference_mode_enabled()
+        push_mode(self._mode)
+        try:
+            yield
+        finally:
+            self.forget()
+
+    @contextlib.contextmanager
+    def _told(
+        self, holder: Any, attribute: str, act: Callable[..., None], *of: Any, after: bool = False
+    ) -> Iterator[None]:
+        """Tell `act(*of)` of the calls of a function, which is the script's own again afterwards. after: they ended."""
         original = getattr(holder, attribute, None)
         if original is None:
             yield
@@ -237,8 +258,12 @@ class Lines:
 
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
-            self._tell(self._call, name)
-            return original(*args, **kwargs)
+            if not after:
+                self._tell(act, *of)
+            made = original(*args, **kwargs)
+            if after:
+                self._tell(act, *of)
+            return made
 
         own = attribute in vars(holder)
         setattr(holder, attribute, told)
@@ -252,6 +277,15 @@ class Lines:
         place = self.places.innermost(sys._getframe(1))
         if self.looking and place is not None and len(self.calls) < LONGEST and threading.get_ident() == self._thread:
             self.calls.append((name, *place))
+
+    def _autocast(self) -> None:
+        """The script entered one: where, if that changes anything, and no module does it."""
+        frame = sys._getframe(1)
+        on = torch.is_autocast_enabled("cuda" if torch.cuda.is_initialized() else "cpu")
+        if self.looking and on and len(self.autocasts) < MOST_TARGETS and threading.get_ident() == self._thread:
+            place = self.places.innermost(frame)
+            if place is not None and outside_of_modules(frame):
+                self.autocasts.append(place)
 
     @property
     def held(self) -> bool:
@@ -289,15 +323,16 @@ class Lines:
         place = self.places.innermost(caller)
         if place is None:
             return
+        schema = getattr(func, SCHEMA, None)
+        if schema is not None and name.startswith("aten::"):
+            self._given.op(place, name, schema, args, kwargs)
+        if self._given.again:
+            return
         if len(self.ops) >= LONGEST:
             self.left_out += 1
             return
         self.ops.append((name, *place))
-        if (
-            storage_reference is not None
-            and len(self.ops) <= NUMBERED
-            and (schema := getattr(func, SCHEMA, None)) is not None
-        ):
+        if storage_reference is not None and len(self.ops) <= NUMBERED and schema is not None:
             by_torch = caller.f_code.co_filename.startswith(TORCH)
             self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch)
         if name in PRODUCTS:

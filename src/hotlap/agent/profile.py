@@ -262,7 +262,10 @@ class Profile:
             lines.steps = int(not lines.skipped)
             if torch.cuda.is_initialized():
                 free = torch.cuda.get_sync_debug_mode() == 0
-                with lines.watching_syncs() if free else contextlib.nullcontext():
+                with (
+                    lines.watching_again() if lines.steps else contextlib.nullcontext(),
+                    lines.watching_syncs() if free else contextlib.nullcontext(),
+                ):
                     yield
         except Ended as ended:
             lines.skipped = lines.skipped or str(ended)

@@ -491,6 +491,13 @@ LIST: Final = Cause(
     "in place of `{it}` a dict that is made once, `{word: at for at, word in enumerate(words)}`, or a set; what is the "
     "same in each epoch: make it once and keep the result",
 )
+SORTED: Final = Cause(
+    "sorted-for-few",
+    "all values are sorted on the host, and only some at one end are used",
+    "a sort puts all the others in order too, each row of a table on one core",
+    "in place of `{it}` `np.argpartition(x, k)[..., :k]`, and a sort of these alone; `torch.topk(x, k)` where the "
+    "values are made, on the device; of a list `heapq.nsmallest`",
+)
 DEQUE: Final = Cause(
     "deque-by-index",
     "rows are taken from the middle of a deque",

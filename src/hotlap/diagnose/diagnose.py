@@ -146,8 +146,9 @@ def _verdict(
     machine: tuple[Sequence[TelemetrySample], Environment],
 ) -> Diagnosis:
     steady, facts = first.steady, first.facts
-    run_ms = sum(step.wall_ms for step in first.steps)
-    usual = without_restarts(steady.steps, facts.feeding if facts else None, run_ms) or steady.steps
+    usual, run_ms = without_restarts(
+        steady.steps, facts.feeding if facts else None, first.steps[-1].step - first.steps[0].step + 1
+    )
     if (long := long_of(usual, steady.clock)) is not None:
         usual = tuple(step for step in usual if step.step not in long.steps)
     device, paced = mean_phases(usual, "gpu_phases"), mean_phases(usual, "gpu_paced")

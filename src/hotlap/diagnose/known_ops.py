@@ -13,6 +13,7 @@ from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
 
+from . import masks
 from .causes import JACOBIAN, PAIRS, Cause
 from .repeated import Line, Repeated, not_needed
 from .statements import calls, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
@@ -225,14 +226,20 @@ KNOWN: Final = (
 
 
 def known_ops(
-    rank: RankTrace, findings: Sequence[Finding], step_ms: float, spare: Sequence[Repeated] = ()
+    rank: RankTrace,
+    findings: Sequence[Finding],
+    step_ms: float,
+    spare: Sequence[Repeated] = (),
+    masked: Sequence[masks.Mask] = (),
 ) -> tuple[Finding, ...]:
     """Findings with those operations that take much of a step, which leaves less to those that only say where its time
-    goes. step_ms: of steps without the profiler. spare: what is computed and not needed."""
+    goes. step_ms: of steps without the profiler. spare: what is computed and not needed; masked: attention
+    with masks of that kind."""
     on_device = bool(rank.breakdown)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
-        whole, share = 1.0, 1.0 / (rank.window.count * len(rank.breakdown) * step_ms * 1e6)
+        usual_ns = rank.window.count * len(rank.breakdown) * step_ms * 1e6
+        whole, share = 1.0, 1.0 / max(usual_ns, sum(one.compute_ns for one in rank.breakdown))  # a device may be slower
     else:
         rows = rank.model
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)
@@ -244,6 +251,7 @@ def known_ops(
     else:
         of_lines = [row for row in rank.model if "::" in row.name]
     told += _statements(of_lines, ON_A_DEVICE if on_device else ON_THE_CPU, share, step_ms, LEAST * left)
+    told += masks.not_needed(rank.roofline if on_device else rank.model, masked, share, step_ms)
     told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Diagnosis, Finding, Place, bound_of, in_order
+from hotlap.records.diagnosis import BESIDE_THE_REST, OUTSIDE, Bound, Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
@@ -25,7 +25,10 @@ from hotlap.trace.files import trace_files
 from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
+from . import masks
+from .autocast import outside_of_forward
 from .causes import ELEMENTS
+from .copied_again import FULL, with_kept
 from .diagnose import diagnose
 from .findings import compute, expert_loop, own_graph, python_modes, replaced
 from .findings._base import MODEL
@@ -61,6 +64,8 @@ LATE_MALLOCS: Final = "late-mallocs"
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
+BESIDE: Final = BESIDE_THE_REST + OUTSIDE
+"""Of the run alone: no trace of a few steps knows of it."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -109,10 +114,14 @@ def with_traces(
     findings = tuple(map(_without_untold, diagnosis.findings))
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
     spare = list(of_lines(lines)) if lines is not None else []
+    masked = list(masks.of_lines(lines)) if lines is not None else []
     if not any(rank.breakdown for rank in traces.ranks):
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
         named = [_beside_ops(_with_ops(one, traces), traces, phases, diagnosis.step_ms) for one in diagnosis.findings]
-        named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms, spare), *small_ops(traces.ranks[0], named)]
+        named = [
+            *known_ops(traces.ranks[0], named, diagnosis.step_ms, spare, masked),
+            *small_ops(traces.ranks[0], named),
+        ]
         ordered = tuple(in_order(named))
         return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
@@ -121,10 +130,13 @@ def with_traces(
     gone = replaced(kept)
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
+    shown = [outside_of_forward(one, lines, facts, traces.ranks[0]) for one in shown]
+    free = FULL * diagnosis.memory_bytes - (diagnosis.peak_bytes or 0.0) if diagnosis.memory_bytes else None
+    shown = [part for one in shown for part in with_kept(one, lines, traces.ranks[0], free)]
     rest = _usual(diagnosis)
     shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
-    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare)
+    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare, masked)
     ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
@@ -173,7 +185,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
         return None  # the trace sees into them
     if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
         return None
-    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE_THE_REST:  # no trace knows of it
+    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE:
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding

@@ -26,6 +26,7 @@ from .causes import (
     MANAGER,
     ONE_HOT,
     PARAMETERS,
+    SORTED,
     Cause,
     Known,
     of_many,
@@ -50,6 +51,7 @@ DRAWS: Final = frozenset({"sample", "choice", "choices", "randint", "randrange",
 SHORT_DEQUE: Final = 1024
 """Entries, from which on an access by index is a walk."""
 WAITS: Final = frozenset({"next", "recv", "join", "acquire", "put"})
+SORTS: Final = frozenset({"sorted", "np.sort", "np.argsort", "numpy.sort", "numpy.argsort"})
 READS: Final = frozenset({"read", "read_bytes", "read_text", "recv", "getvalue", "tobytes", "bytes"})
 LIGHT: Final = frozenset(
     {"append", "copy", "decode", "float", "from_bytes", "from_numpy", "frombuffer", "int", "len", "ord", "unpack"}
@@ -200,6 +202,17 @@ def _searched(own: ast.stmt, place: Place) -> str | None:
     return None
 
 
+def _sorts_for_few(node: ast.Subscript) -> bool:
+    """Whether it is an end of what numpy or Python sorts: `np.argsort(x)[:, :20]`, `sorted(x)[-20:]`."""
+    last = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    if not isinstance(node.value, ast.Call) or name_of(node.value) not in SORTS or not isinstance(last, ast.Slice):
+        return False
+    if last.step is not None or (last.lower is None) == (last.upper is None):
+        return False
+    from_behind = isinstance(last.lower or last.upper, ast.UnaryOp)  # `[1:]` and `[:-1]` are all but one
+    return from_behind == (last.upper is None)
+
+
 def _makes_list(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
         return _makes_list(node.left) or _makes_list(node.right)
@@ -273,6 +286,8 @@ def _by_what_it_calls(
             return _with(known.cause, f"{function}(...)")
     if (searched := _searched(own, place)) is not None:
         return _with(LIST, searched)
+    if (cut := next(filter(_sorts_for_few, indexed), None)) is not None:
+        return _with(SORTED, short(cut))
     if re.search("[Tt]okeni[sz]", qualified):
         return next(one.cause for one in KNOWN if one.cause.id == "tokenizing")
     made = [call for call in calls if re.fullmatch(ARRAYS, name_of(call)) and of_many(call)]

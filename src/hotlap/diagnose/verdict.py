@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import Diagnosis, Place
+from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Place, bound_of, in_order
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
 from hotlap.records.run import LoaderFacts
@@ -14,6 +14,7 @@ from hotlap.runs.folder import RankFolder, RunFolder
 
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
+from .evaluated import with_evaluation
 from .findings._base import Measured
 from .left_out import with_left_out
 from .patchable import with_patch
@@ -28,8 +29,24 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     run = RunFolder(folder)
     found = with_compiled(_profiled(run, traces), run.facts)
     levers = settled(run.facts, [lever.name for lever in run.record.levers])  # a trace knows neither
+    found = _of_the_loop(found)
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
     return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
+
+
+def _of_the_loop(found: Diagnosis) -> Diagnosis:
+    """With all shares as parts of the loop's time, where some of that lies outside of the steps, and in their order."""
+    shares, left = {one.id: one.share for one in found.findings if one.id in OUTSIDE}, 1.0
+    if "evaluation" in shares:
+        shares["evaluation"] = found.evaluating
+    for id_ in filter(shares.__contains__, OUTSIDE):
+        shares[id_] *= left
+        left -= shares[id_]
+    if not shares:
+        return found
+    told = (msgspec.structs.replace(one, share=shares.get(one.id, left * one.share)) for one in found.findings)
+    findings = tuple(in_order(told))
+    return msgspec.structs.replace(found, findings=findings, bound=bound_of(findings))
 
 
 def judged(folder: Path, traces: TraceReport | None = None) -> tuple[Diagnosis | None, str]:
@@ -66,6 +83,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
         samples = rank.document(Samples)
         if (long := rank.document(LongSamples)) is not None:
             found = with_long_steps(found, long, samples)
+        found = with_evaluation(found, samples, long)
         if samples is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(

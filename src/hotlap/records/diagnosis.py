@@ -34,11 +34,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A cause. The screen shows those that are wrong or beneath always.
 
-    id: its name; docs/run.md has them all. bound: what it makes the step wait for. share: what it takes of the step (0
-    to 1), 0 where that is not known; cost_ms: ms that a step could win back, None unknown; evidence: the numbers it
-    rests on; why: it costs time; instead: what to do; levers: what helps. wrong: nothing is slow, but learning
-    something else than was meant. beneath: a lack of the machine's that makes other findings longer, so its share is 0,
-    and cost_ms an upper bound. named: it is a cause, not only the place where the time is.
+    id: its name; docs/run.md has them all. bound: what it makes the step wait for. share: what it takes of the loop's
+    time (0 to 1), which is that of the steps but where others lie between, 0 where that is not known; cost_ms: ms that
+    a step could win back, None unknown; evidence: the numbers it rests on; why: it costs time; instead: what to do;
+    levers: what helps. wrong: nothing is slow, but learning something else than was meant. beneath: a lack of the
+    machine's that makes other findings longer, so its share is 0, and cost_ms an upper bound. named: it is a cause, not
+    only the place where the time is.
     """
 
     id: str
@@ -65,8 +66,13 @@ TWICE: Final = 2
 ABOUT: Final = 0.75
 
 
-BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded", "long-steps", "late-mallocs")
-"""Causes whose time is in no phase's work: that of the run between epochs, that without a core, and in the driver."""
+BESIDE_THE_REST: Final = ("cpu-crowded", "long-steps", "late-mallocs")
+"""Causes whose time is in no phase's work: that without a core, in the driver, and that of few steps."""
+OUTSIDE: Final = ("evaluation", "workers-restart")
+"""Causes whose time lies outside of the steps that others are shares of: each takes its share of what the one before
+leaves of the loop's time (`verdict`)."""
+MUCH: Final = 0.25
+"""Of the loop's time, from which what lies outside of its steps is named before what these are made of."""
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -1,6 +1,6 @@
 """Records of a profiled run: `rank-K/profile.json` and `rank-K/lines.json`. The trace itself is torch's."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -24,6 +24,18 @@ made before; the outermost call all of which is repeated, as index into `files`,
 DearOrder = tuple[Count, Count, str, Count, Count, Share]
 """Index into `files`, line, function; multiplications of the two products, as it is and in the other order; the part of
 the line's work that this saves."""
+
+
+CopiedLine = tuple[Count, Count, str, Count]
+"""Index into `files`, line, function; bytes a step."""
+
+
+MaskedLine = tuple[Count, Count, str, Literal["causal", "nothing"], Count]
+"""Index into `files`, line, function; what the masks there leave out; how many a step has."""
+
+
+UserFrame = tuple[Count, Count, str]
+"""Index into `files`, line, function."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +77,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
     same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
     their place. orders: lines that multiply three matrices in an order that takes twice as much as the other, where
-    nothing else has what is made first. left_out: ops beyond 200,000. skipped: why ops were not seen.
+    nothing else has what is made first. copied: lines that copy the same memory of the host to a device in this step
+    and the next (CUDA). masks: of fused attention whose masks all leave out what comes later, or nothing. autocasts:
+    lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops were not
+    seen.
     """
 
     steps: Count = 0
@@ -81,6 +96,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     long_convolutions: tuple[RepeatedLine, ...] = ()
     denormals: tuple[RepeatedLine, ...] = ()
     orders: tuple[DearOrder, ...] = ()
+    copied: tuple[CopiedLine, ...] = ()
+    masks: tuple[MaskedLine, ...] = ()
+    autocasts: tuple[UserFrame, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 
@@ -88,10 +106,6 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
 SampledLine = tuple[str, int, Count, str, str, Ms]
 """Phase; index into `files` (-1: no line of the user's), line, function; the function that it was in with its package
 (`json.JSONDecoder.decode`), where that is not the user's; ms over all steps."""
-
-
-UserFrame = tuple[Count, Count, str]
-"""Index into `files`, line, function."""
 
 
 Beside = tuple[int, Count, str, float]

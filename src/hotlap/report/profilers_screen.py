@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.durations import ms
+from ..records.kernel_names import short
 from ..records.profilers import PY_SPY_RATE, KernelCounters, PerfStat, PySpy, SpyLine
 from ..records.trace import RankTrace, TraceReport
 from .console import Parts, Screen, Tabled, columns, count, labelled, number, percent, plain
 from .run_screen import place_text
 from .trace_screen import shown_rank
 
-NAME: Final = 60
 OF_PEAK: Final = (
     "percent of the device's peak while the kernel runs; latency: neither is at 60%. ncu runs each kernel alone and "
     "several times, so its times are not those of a step"
@@ -35,7 +35,7 @@ def ncu_screen(kernels: Sequence[KernelCounters], rows: int, most: int | None = 
         time = ms(kernel.ns / 1e6) if kernel.ns is not None else "unknown"
         peaks = [_percent(value) for value in (kernel.sm, kernel.memory, kernel.dram)]
         mine = (percent(kernel.of_peak) if kernel.of_peak is not None else "-", plain(kernel.op)) if traced else ()
-        table.add_row(plain(_short(kernel.name)), time, f"{kernel.calls:,}", *peaks, kernel.limit or "unknown", *mine)
+        table.add_row(plain(short(kernel.name)), time, f"{kernel.calls:,}", *peaks, kernel.limit or "unknown", *mine)
     notes = [
         Text(_launches(sum(kernel.calls for kernel in kernels), most)),
         Text(f"{OF_PEAK}{HOTLAPS if traced else ''}", "dim"),
@@ -49,11 +49,6 @@ def _launches(measured: int, most: int | None) -> str:
     """How many there are, and whether there may have been more."""
     said = f"{measured:,} kernel {'launch' if measured == 1 else 'launches'} measured"
     return f"{said}, the most that hotlap asks ncu for: any later ones are not in here" if measured == most else said
-
-
-def _short(name: str) -> str:
-    name = name.removeprefix("void ")
-    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
 
 
 def _percent(value: float | None) -> str:
@@ -73,7 +68,7 @@ def _by_name(rank: RankTrace, rows: int) -> Table:
     table = columns("kernel", *right, right=right, wide=("kernel",))
     for row in [row for row in rank.kernels if row.by == "name"][:rows]:
         time = ms(row.ns / rank.window.count / 1e6)
-        table.add_row(plain(_short(row.key)), time, percent(row.share), count(row.count), ms(row.longest_ns / 1e6))
+        table.add_row(plain(short(row.key)), time, percent(row.share), count(row.count), ms(row.longest_ns / 1e6))
     return table
 
 
@@ -83,7 +78,7 @@ def _ranges(rank: RankTrace, rows: int) -> Table:
     table = columns("range", *right, right=right, wide=("range",))
     for row in rank.annotations[:rows]:
         times = [ms(ns / rank.window.count / 1e6) for ns in (row.host_ns, row.projected_ns, row.busy_ns)]
-        table.add_row(plain(_short(row.name)), *times, count(row.kernels), count(row.instances))
+        table.add_row(plain(short(row.name)), *times, count(row.kernels), count(row.instances))
     return table
 
 
@@ -114,7 +109,7 @@ def py_spy_screen(seen: PySpy, rows: int) -> RenderableType:
     for group in seen.beside[:rows]:
         at = _inner(group.line) if group.line.where is None else plain(_line(group.line))
         share = percent(group.line.samples / max(1, group.samples))
-        beside.add_row(plain(_short(group.name)), f"{group.threads:,}", f"{group.processes:,}", at, share)
+        beside.add_row(plain(short(group.name)), f"{group.threads:,}", f"{group.processes:,}", at, share)
     tables = [Tabled(shown) for shown in (table, beside) if shown.row_count]
     return Screen(*tables, Parts(_looks(seen, rows), "dim"))
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import BESIDE_THE_REST, LEAST_NAMED, Diagnosis, Finding, Place, bound_text
+from ..records.diagnosis import BESIDE_THE_REST, LEAST_NAMED, OUTSIDE, Diagnosis, Finding, Place, bound_text
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
 from ..records.phases import PHASES
@@ -150,7 +150,8 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
     beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
     shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
-    causes = [one for one in shown if one.named and one.id not in BESIDE_THE_REST and one.share >= LEAST_NAMED]
+    apart = BESIDE_THE_REST + OUTSIDE
+    causes = [one for one in shown if one.named and one.id not in apart and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
     around = [
         one

@@ -1,6 +1,5 @@
 """What a trace says, on one screen."""
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from ..records.diagnosis import Finding, Place
 from ..records.durations import ms
+from ..records.kernel_names import short
 from ..records.trace import (
     Change,
     Collective,
@@ -25,8 +25,6 @@ from .console import Parts, Screen, ShareBar, Tabled, beside, columns, count, la
 from .rates import mfu_parts
 from .run_screen import finding_lines, place_text
 
-TEMPLATE: Final = re.compile(r"(?<=\w)[<(].*", re.S)
-"""What follows the name of a C++ function."""
 ROWS: Final = 6
 NAME: Final = 44
 LEAST_GAIN: Final = 1.01
@@ -60,12 +58,6 @@ def gains(replay: Replay | None) -> list[WhatIf]:
 
 def _a_step(ns: float, rank: RankTrace) -> str:
     return ms(ns / rank.window.count / 1e6)
-
-
-def _short(name: str) -> str:
-    name = name.removeprefix("void ").removeprefix("autograd::engine::evaluate_function: ")
-    name = name if ".py(" in name else TEMPLATE.sub("", name)
-    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
 
 
 def _place(where: Place | None) -> str:
@@ -109,7 +101,7 @@ def _gaps(rank: RankTrace, rows: int) -> Table:
     right = ("a step", "gaps", "longest")
     table = columns("idle because of", *right, "under", right=right, wide=("under",))
     for gap in rank.gaps[:rows]:
-        under = Parts([_short(gap.doing), _place(gap.where)])
+        under = Parts([short(gap.doing, NAME, types=False), _place(gap.where)])
         table.add_row(gap.cause, _a_step(gap.idle_ns, rank), count(gap.count), ms(gap.longest_ns / 1e6), under)
     return table
 
@@ -120,7 +112,7 @@ def _kernels(rank: RankTrace, rows: int) -> Table:
     table = columns(f"device work by {by}", *right, right=right, wide=(f"device work by {by}",))
     for row in [row for row in rank.kernels if row.by == by][:rows]:
         key = _place(row.where) if by == "line" and row.where else row.key
-        table.add_row(plain(_short(key)), _a_step(row.ns, rank), percent(row.share), count(row.count))
+        table.add_row(plain(short(key, NAME, types=False)), _a_step(row.ns, rank), percent(row.share), count(row.count))
     return table
 
 
@@ -129,7 +121,7 @@ def _host(rank: RankTrace, rows: int) -> Table:
     table = columns("host time", *right, "at", right=right, wide=("host time", "at"))
     for row in rank.host[:rows]:
         cells = (_a_step(row.ns, rank), _a_step(row.total_ns, rank), count(row.count), plain(_place(row.where)))
-        table.add_row(plain(_short(row.name)), *cells)
+        table.add_row(plain(short(row.name, NAME, types=False)), *cells)
     return table
 
 
@@ -146,7 +138,7 @@ def _syncs(rank: RankTrace, rows: int) -> Table:
 def _roofline(rank: RankTrace, rows: int) -> Table:
     table = columns("op", "a step", "limit", "of peak", "why", right=("a step", "of peak"), wide=("op", "why"))
     for row in rank.roofline[:rows]:
-        name = plain(f"{row.op} {_short(row.shape)} {row.dtype}")
+        name = plain(f"{row.op} {short(row.shape, NAME, types=False)} {row.dtype}")
         why = row.why_not or ("tensor cores" if row.tensor_cores else "")
         table.add_row(name, _a_step(row.ns, rank), row.limit, percent(row.of_peak), plain(why))
     return table
@@ -233,5 +225,5 @@ def _changes(title: str, changes: Sequence[Change]) -> Table:
         calls = f"{count(one.before_count)} → {count(one.after_count)}" if one.before_count or one.after_count else ""
         sign = "+" if one.delta_ms > 0 else "−"
         times = (ms(one.before_ms), ms(one.after_ms), f"{sign}{ms(abs(one.delta_ms))}")
-        table.add_row(plain(_short(one.name)), *times, calls)
+        table.add_row(plain(short(one.name, NAME, types=False)), *times, calls)
     return table

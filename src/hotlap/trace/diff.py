@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from hotlap.records.durations import ms
+from hotlap.records.kernel_names import short
 from hotlap.records.trace import Breakdown, Change, TraceDiff
 
 from .analyses import totals
@@ -30,8 +31,6 @@ BUSY: Final[dict[str, Callable[[Breakdown], int]]] = {
     "exposed communication": lambda one: one.exposed_communication_ns,
     "exposed copy": lambda one: one.exposed_copy_ns,
 }
-SHORT: Final = 80
-"""Characters of a name that are said."""
 Sums = dict[str, tuple[float, float]]
 """Name to (ms, count) per step."""
 
@@ -139,7 +138,7 @@ def _said(step: Change, parts: Sequence[Change], tables: dict[str, list[Change]]
     lines = [_of_step(step) + (f"; of it {', '.join(shifts)}" if shifts else "")]
     for kind, rows in tables.items():
         large = [row for row in rows[:SAID] if abs(row.delta_ms) >= worth]
-        lines += [f"{kind}: {_short(row.name)} {_signed(row)} {_how(row)}" for row in large]
+        lines += [f"{kind}: {short(totals.spoken(row.name))} {_signed(row)} {_how(row)}" for row in large]
     return tuple(lines)
 
 
@@ -150,11 +149,6 @@ def _of_step(step: Change) -> str:
     ratio = step.before_ms / step.after_ms if faster else step.after_ms / step.before_ms
     how = f"{ratio:.2f} times {'faster' if faster else 'slower'}"
     return f"the step went from {ms(step.before_ms)} to {ms(step.after_ms)}, {how}"
-
-
-def _short(name: str) -> str:
-    spoken = totals.spoken(name)
-    return spoken if len(spoken) <= SHORT else spoken[:SHORT].rstrip() + "..."
 
 
 def _signed(change: Change) -> str:

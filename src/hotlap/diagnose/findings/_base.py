@@ -94,10 +94,11 @@ class Jump:
 @dataclass(frozen=True)
 class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step. levers:
-    the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
-    unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: how far the steps
-    that were looked at are from all, in words, empty where they are not. growth: of steps that take longer and longer,
-    ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the machine's.
+    the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, if each
+    were a steady one, with what restarts of workers took; 0 unknown. unseen_ms: of the step, in which phases is not
+    known (`Diagnosis.unseen_ms`); unseen: how far the steps that were looked at are from all, in words, empty where
+    they are not. growth: of steps that take longer and longer, ms of the first and of the last ones, and how many steps
+    lie between (`steps.growth`). memory_bytes: the machine's.
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are

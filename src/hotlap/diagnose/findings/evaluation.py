@@ -1,20 +1,19 @@
 """Evaluations take a notable part of the run."""
 
 from hotlap.diagnose.source import call_of, growing
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import MUCH, Finding
 
 from ._base import Measured
 
+TITLE = "evaluations of the model"
 LEAST = 0.2
 WITHOUT_GRADIENTS = ("inference_mode", "set_grad_enabled")
 """Not `no_grad`, under which averages of weights and metrics are made as often."""
 SUMS = "keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not what all of them gave; "
-MUCH = 0.25
-"""Of the run, from which it comes before what the steps are made of."""
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share 0: it is of the run, not of the steps that the others are shares of."""
+    """Share 0: it is of the loop, not of the steps that the others are shares of; the verdict has all of the loop."""
     if measured.evaluating < LEAST or measured.facts is None:
         return None
     begins = call_of(measured.facts, ("eval",)) or call_of(measured.facts, WITHOUT_GRADIENTS)
@@ -24,9 +23,10 @@ def find(measured: Measured) -> Finding | None:
         id="evaluation",
         bound="unknown",
         share=0.0,
-        title=f"evaluations take {measured.evaluating:.0%} of the time{copied}",
+        title=TITLE + copied,
         where=grows or begins,
-        evidence="steps in which one ran are left out of all other numbers",
+        evidence=f"steps in which one ran take {measured.evaluating:.0%} of the time after warm-up, and are left out "
+        "of step times and phases",
         why="`x = torch.cat([x, y])` in a loop copies all that came before each time, and holds it to the end"
         if grows is not None
         else "the model is not trained meanwhile",

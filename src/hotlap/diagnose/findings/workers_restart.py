@@ -1,9 +1,10 @@
 """The loader starts its worker processes anew each epoch."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from hotlap.levers import answering
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import MUCH, Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import LoaderFacts, Step
 
@@ -13,7 +14,7 @@ LEAST = 0.05
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: over the whole run, as an epoch's first step may not be among those that were looked at."""
+    """Share: over the run at the pace of its steady steps, as an epoch's first step may not be among these."""
     loader, share = measured.loader, restarting(measured.loader, measured.run_ms)
     if loader is None or share < LEAST:
         return None
@@ -26,12 +27,13 @@ def find(measured: Measured) -> Finding | None:
         title="workers start anew each epoch",
         where=measured.place_at(loader.loop) or measured.place_of(loader),
         evidence=f"{counted(again, 'restart')} of {counted(loader.workers, 'worker')}, each {took}: {share:.0%} of the "
-        "whole run; phases and other findings are of the steps without",
+        "loop's time after warm-up; phases are of the steps without",
         why="a DataLoader ends its workers with the epoch unless persistent_workers is set, and the loop waits while "
         "new ones come up" + ("; spawned ones import everything again" if loader.context == "spawn" else ""),
         instead="DataLoader(persistent_workers=True), made once and not anew each epoch, where nothing changes the "
         "dataset between epochs, which they would not see; longer epochs",
         levers=answering("input"),
+        named=share >= MUCH,
     )
 
 
@@ -46,13 +48,17 @@ def restarting(loader: LoaderFacts | None, run_ms: float) -> float:
     return min(1.0, (lost - made) / run_ms)
 
 
-def without_restarts(steps: Sequence[Step], loader: LoaderFacts | None, run_ms: float) -> tuple[Step, ...]:
-    """The steps of a run that restarts take a notable part of, without those that hold one: as many as there were, if
-    they waited that long (of those that were not looked at: took that long)."""
-    if loader is None or restarting(loader, run_ms) < LEAST:
-        return tuple(steps)
+def without_restarts(steps: Sequence[Step], loader: LoaderFacts | None, in_all: int) -> tuple[tuple[Step, ...], float]:
+    """The steady steps of a run that restarts take a notable part of, without those that hold one: as many as there
+    were, if they waited that long (of those that were not looked at: took that long). And ms of the run, as if all
+    steps were steady. in_all: its steps."""
+    lost = 0.0 if loader is None else loader.restarting_ms + loader.refilling_ms
+    if loader is None or loader.starts < 2 or not steps:
+        return tuple(steps), in_all * fmean(step.wall_ms for step in steps) if steps else 0.0
     again = loader.starts - 1
-    least = (loader.restarting_ms + loader.refilling_ms) / again / 2
     waited = {step.step: step.wall_ms if step.phases is None else step.phases.data or 0.0 for step in steps}
-    held = sorted((at for at, took in waited.items() if took >= least), key=lambda at: -waited[at])[:again]
-    return tuple(step for step in steps if step.step not in held)
+    held = [at for at, took in waited.items() if took >= lost / again / 2]
+    held = sorted(held, key=lambda at: -waited[at])[:again]
+    rest = tuple(step for step in steps if step.step not in held) or tuple(steps)
+    run_ms = lost + in_all * fmean(step.wall_ms for step in rest)
+    return (tuple(steps) if restarting(loader, run_ms) < LEAST else rest), run_ms

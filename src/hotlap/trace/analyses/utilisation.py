@@ -29,6 +29,7 @@ import numpy as np
 import polars as pl
 
 from hotlap.records.durations import ms
+from hotlap.records.kernel_names import short
 from hotlap.records.peaks import Peaks
 from hotlap.records.utilisation import Products, Utilisation
 
@@ -125,7 +126,8 @@ def _why_not(found: Utilisation, counted: _Counted) -> str:
     if counted.unseen_ns > UNSEEN * (counted.known_ns + counted.unseen_ns):
         took = ms(counted.unseen_ns / 1e6)
         return (
-            f"{took} in these steps went to products whose sizes the trace does not tell, most of it {counted.unseen}"
+            f"{took} in these steps went to products whose sizes the trace does not tell, most of it "
+            f"{short(counted.unseen)}"
         )
     if not found.flops:
         return "no matrix product, convolution or attention was seen in these steps"
