@@ -10,10 +10,9 @@ a busy machine disturbs least), percent of the first decile, seconds that the wh
 losses, weights, graph breaks, compiled frames, recompilations and synchronisations are those of the bare command.
 `inside_us` is from one process in which hotlap's hooks are taken out and put back every 8 steps, steps beside steps, by
 the processor time of the loop's thread (`cpu`) and by the clock (`wall`): the only numbers that hold on a machine
-whose speed drifts from one process to the next. Once as it is, where hotlap looks at a sample of the steps: `thin` is
-what a step costs that it only times, `full` one that it looks at, `writing` what is done for many steps at once (to
-hand over thin ones, the records), and `mean` all of it a step.
-And once with --every-step, where it looks at all.
+whose speed drifts from one process to the next. Once as it is, where hotlap looks at a sample of the steps: `unsampled`
+is what a step costs that it only times, `full` one that it looks at, `writing` what is done for many steps at once (to
+hand over unsampled ones, the records), and `mean` all of it a step. And once with --every-step, where it looks at all.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 In place of each patched function stands one that calls hotlap's or the one that hotlap found there: so what is
 compared is the loop with the hooks and the loop without them, in one process, a few steps apart. Where hotlap looks at
-a sample of the steps, those that it looks at (`full`) and those that it only times (`thin`) are told apart.
+a sample of the steps, those that it looks at (`full`) and those that it only times (`unsampled`) are told apart.
 """
 
 import statistics
@@ -51,7 +51,7 @@ class Switch:
     def _time_writing(self) -> None:
         """Take the time of what comes once in many steps apart: medians do not hold it."""
         self.agent._look = self._timed(self.agent._look)
-        self.agent.thin.turn = self._timed(self.agent.thin.turn)
+        self.agent.step_sampling.turn = self._timed(self.agent.step_sampling.turn)
 
     def _timed(self, act: Callable[..., None]) -> Callable[..., None]:
         def timed(*args: Any) -> None:
@@ -71,7 +71,7 @@ class Switch:
         return switched
 
     def _read(self) -> None:
-        self.kind = "bare" if not self.on else "thin" if self.agent.steps.thin else "full"
+        self.kind = "bare" if not self.on else "unsampled" if self.agent.steps.unsampled else "full"
         self.wall, self.cpu = time.perf_counter_ns(), time.thread_time_ns()
 
     def step(self) -> None:
@@ -89,8 +89,9 @@ class Switch:
         self._read()
 
     def added_us(self) -> dict[str, dict[str, list[float]]]:
-        """Microseconds that hotlap adds to a step of each kind (`thin`, `full`): the step less the median of the steps
-        without hooks in the two blocks beside its own. Without `writing`: what it writes, a step of any kind, mean.
+        """Microseconds that hotlap adds to a step of each kind (`unsampled`, `full`): the step less the median of the
+        steps without hooks in the two blocks beside its own. Without `writing`: what it writes, a step of any kind,
+        mean.
 
         cpu: of the processor time of the loop's thread. wall: of the clock.
         """
@@ -122,7 +123,7 @@ def summary(added: list[float]) -> dict[str, float | list[float]]:
 
 def whole(found: dict[str, dict[str, list[float]]]) -> dict[str, float]:
     """Microseconds a step in all: the medians of the kinds, each as often as it came, and the writing."""
-    kinds = [kind for kind in ("thin", "full") if kind in found]
+    kinds = [kind for kind in ("unsampled", "full") if kind in found]
     total = {}
     for clock in CLOCKS:
         counted = sum(len(found[kind][clock]) for kind in kinds)

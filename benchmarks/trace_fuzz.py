@@ -2,7 +2,7 @@
 
     python benchmarks/trace_fuzz.py --files 100000 --jobs 2
 
-Each file is an excerpt of a real trace, broken as `tests/traces/mutations.py` says by a seed of its own; `--only SEED`
+Each file is an excerpt of a real trace, broken as `tests/trace/mutations.py` says by a seed of its own; `--only SEED`
 reads one again. A file must give a Trace or a RecordError. What a Trace holds must then survive its steps and a view.
 Blocks are made a thousand times smaller than the reader's, so that small files are cut too.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "traces"))
+sys.path.insert(0, str(ROOT / "tests" / "trace"))
 
 import mutations  # noqa: E402 - what the tests use
 

@@ -144,8 +144,8 @@ def section(lever: Lever) -> Iterator[str]:
         yield "* random transforms of the data may draw other numbers; the samples and their order stay"
     if named := helps(lever):
         yield f"* named by the findings: {', '.join(named)}"
-    if lever.excludes:
-        yield f"* not together with: {', '.join(lever.excludes)}"
+    if excluded := [name for name, other in all_levers().items() if lever.excluding(other)]:
+        yield f"* not together with: {', '.join(excluded)}"
     if settings:
         yield f"* settings, for example: {', '.join(f'`{key} = {value!r}`' for key, value in settings.items())}"
     if lever.saves_memory:

@@ -179,7 +179,7 @@ class Runner:
         code = ended.code if ended.code is not None else -(ended.signal or 0)
         return Ran(code, (folder / "output.txt").read_text(), folder)
 
-    def apart(self, argv: Sequence[str], variables: dict[str, str] | None = None, cwd: Path = SCRIPTS) -> Ran:
+    def in_child(self, argv: Sequence[str], variables: dict[str, str] | None = None, cwd: Path = SCRIPTS) -> Ran:
         """Run a command without hotlap, in a process of its own."""
         env = {**os.environ, **ENV, **(variables or {})}
         done = subprocess.run(

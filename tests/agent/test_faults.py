@@ -10,7 +10,7 @@ from hotlap.records.session import LeverUse
 from .harness import Runner, check_lines, check_same
 
 for module in (
-    "wake",
+    "start",
     "core",
     *(
         f"hooks.{seam}"
@@ -34,8 +34,8 @@ CHILDREN = {"fork"}
 """See test_children.py."""
 GRAPHS = {name for name in HOOKS if name.startswith("graph_")}
 """See test_graphs.py."""
-THIN = {name for name in HOOKS if name.startswith("thin_")}
-"""See test_thin.py."""
+UNSAMPLED = {name for name in HOOKS if name.startswith("unsampled_")}
+"""See test_step_sampling.py."""
 
 
 A_DEVICE = """
@@ -56,14 +56,13 @@ torch.Tensor.to = torch.Tensor.cuda = pretended(torch.Tensor.to)
 
 
 def test_every_seam_has_hooks() -> None:
-    assert {"data_begin", "forward_end", "backward_end", "optimizer_end", "transfer_begin", "wake", "exit"} <= set(
-        HOOKS
-    )
+    seams = {"data_begin", "forward_end", "backward_end", "optimizer_end", "transfer_begin"}
+    assert seams | {"agent_start", "exit"} <= set(HOOKS)
     assert len(set(HOOKS)) == len(HOOKS)
     assert len(SPARE) >= 4
 
 
-@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | CHILDREN | THIN | GRAPHS])
+@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | CHILDREN | UNSAMPLED | GRAPHS])
 def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
     argv = ("moves.py",) if hook in TRANSFERS else ("scaler.py",) if hook in SCALED else ("loader.py", "map")
     argv = ("clips.py",) if hook in PROBED else argv

@@ -64,7 +64,7 @@ def test_config_that_is_executed(runner: Runner) -> None:
 
 
 def test_loader_workers_that_are_spawned(runner: Runner) -> None:
-    """A worker imports torch and so wakes an agent; a model in the data set is none of the loop's."""
+    """A worker imports torch and so starts an agent; a model in the data set is none of the loop's."""
     argv = ("loader.py", "model", "--workers", "1", "--context", "spawn")
     check_run(runner.under(argv), runner.bare("loader.py", "model"))
 
@@ -83,7 +83,7 @@ def test_a_process_that_makes_no_step_says_so_also_where_inductor_helps_it(runne
 
 
 def test_an_error_of_the_users_leaves_its_traceback_untouched(runner: Runner) -> None:
-    bare = runner.apart(["endings.py", "raise"])
+    bare = runner.in_child(["endings.py", "raise"])
     assert "ValueError: the user's own error" in bare.output
     assert "hotlap" not in bare.output.replace(str(SCRIPTS), "")
     ran = runner.under(["endings.py", "raise"])
@@ -132,5 +132,5 @@ def test_spawned_ranks(runner: Runner) -> None:
 
 def test_a_session_that_cannot_be_read_changes_nothing(runner: Runner) -> None:
     bare = runner.bare(*BY_HAND)
-    ran = runner.apart(BY_HAND, {"PYTHONPATH": str(INJECT), "HOTLAP_SESSION": "/nowhere/session.json"})
+    ran = runner.in_child(BY_HAND, {"PYTHONPATH": str(INJECT), "HOTLAP_SESSION": "/nowhere/session.json"})
     assert (ran.code, ran.output) == (bare.code, bare.output)

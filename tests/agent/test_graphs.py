@@ -5,7 +5,7 @@ import pytest
 
 from .harness import Ran, Runner, check_clean, check_lines, check_same, recorded_losses
 from .test_faults import GRAPHS
-from .test_thin import SOON, thin
+from .test_step_sampling import SOON, unsampled
 
 ASKED = """
 import sys
@@ -22,7 +22,7 @@ def checked(owner, name):
         return original(self, *args, **kwargs)
     setattr(owner, name, call)
 
-for name in ("_line", "_thin_lines"):
+for name in ("_line", "_unsampled_lines"):
     checked(core.Recorder, name)
 if "beside" not in sys.argv:
     checked(core.Agent, "_finished")
@@ -94,7 +94,7 @@ def test_a_thread_that_records_something_is_not_the_one_that_runs_the_model(runn
 
 def test_updates_and_backwards_of_replays_that_are_not_looked_at(runner: Runner) -> None:
     ran = run(runner, "unrolled", "80", before=SOON, every_step=False)
-    assert len(thin(ran.steps)) > 15
+    assert len(unsampled(ran.steps)) > 15
     assert ran.facts.optimizer_steps == ran.facts.backwards == 3 + 80 * 5
 
 
@@ -124,7 +124,7 @@ def test_replays_of_an_inference(runner: Runner) -> None:
 def test_replays_that_are_not_looked_at(kind: str, runner: Runner) -> None:
     ran = run(runner, kind, "40", before=SOON, every_step=False)
     assert len(ran.steps) == {"again": 84, "whole": 44}.get(kind, 43)
-    assert len(thin(ran.steps)) > 15
+    assert len(unsampled(ran.steps)) > 15
 
 
 @pytest.mark.parametrize("hook", sorted(GRAPHS))

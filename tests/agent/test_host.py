@@ -11,7 +11,7 @@ from hotlap.agent import host
 from hotlap.agent.host import SURE, WARM_STEPS, Cost, Counts, Host
 
 from .harness import Runner, check_clean
-from .test_thin import SOON
+from .test_step_sampling import SOON
 
 PAGES, STEPS, EVALUATION = 300, 150, 30 * 300
 """Of `pages.py`: page faults of a step, how many steps, and page faults of an evaluation."""
@@ -149,7 +149,7 @@ def test_evaluations_that_come_often_do_not_make_readings_come_often(counted: Co
     assert counted.readings - before <= 2 * 4
 
 
-def test_thin_steps_count(counted: Counted) -> None:
+def test_unsampled_steps_count(counted: Counted) -> None:
     counted.steps(SURE[-1])
     before = counted.told()[0]
     counted.faults += 32

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from hotlap.levers._held import hold_attribute
 from torch.utils.data import DataLoader
 
 from hotlap.agent.guard import Guard
 from hotlap.agent.seams import NothingToDo, Refused, Seams
 from hotlap.diagnose.diagnose import read_ranks
 from hotlap.levers import all_levers
-from hotlap.levers._held import hold_attribute
 from hotlap.records.files import write_record
 from hotlap.records.run import Lever
-from hotlap.tune.held import with_levers_held
+from hotlap.tune.applied_levers import with_applied_levers
 
 from .harness import NO_KERNELS, Ran, Runner, check_same
 
@@ -251,7 +251,7 @@ def test_a_recipe_s_levers_that_change_nothing_are_not_said_to_be_in(runner: Run
     check_same(ran, runner.bare("optimizers.py", "lbfgs"))
     run = runner.request(["python"], ran.folder, levers=levers).record()
     write_record(ran.folder / "run.json", run)
-    run = with_levers_held(ran.folder, run)
+    run = with_applied_levers(ran.folder, run)
     assert [lever.name for lever in run.levers] == ["host-allocator"]
     assert {one.lever.name: one.why for one in run.left_out} == {
         "fused-optimizer": "LBFGS has no fused implementation",
@@ -269,7 +269,7 @@ def test_a_compiler_that_compiled_nothing_is_not_said_to_be_in(
     ran = runner.forked(*script, before=NO_KERNELS, levers=levers)
     assert ran.folder is not None and not ran.problems and ran.code == 0
     write_record(ran.folder / "run.json", runner.request(["python"], ran.folder, levers=levers).record())
-    run = with_levers_held(ran.folder, runner.request(["python"], ran.folder, levers=levers).record())
+    run = with_applied_levers(ran.folder, runner.request(["python"], ran.folder, levers=levers).record())
     assert [one.why for one in run.left_out] == ([] if held else ["no forward was one to compile"])
 
 

@@ -20,9 +20,9 @@ from hotlap.agent.device import DeviceMarks, LateLosses
 from hotlap.agent.guard import Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
+from hotlap.agent.step_sampling import StepSampling
 from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
 from hotlap.agent.stopper import ASK_EVERY, Agreed, Stopper
-from hotlap.agent.thin import Thin
 from hotlap.agent.timeline import GAP, MOST_CUTS, Segment, Stretch, Timeline
 from hotlap.agent.torch_internals import batches_there, is_starved
 from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER, PHASES
@@ -597,20 +597,20 @@ def test_what_the_device_ends_with_the_host_is_told_as_the_host_s_pace(tmp_path:
         assert step.gpu_phases.backward > 9.9
 
 
-def thin_steps(folder: Path, events: list[Any]) -> tuple[Recorder, Stretch, Path]:
+def unsampled_steps(folder: Path, events: list[Any]) -> tuple[Recorder, Stretch, Path]:
     """Three steps of 1, 2 and 1 ms that were not looked at, with the device's mark at the end of each."""
     made = Folder(str(folder), 0)
     recorder = Recorder(lambda: made, FakeMarks([False]), LateLosses())
     recorder.previous_event = Event(10.0, [False])
     stretch = Stretch(0, list(zip([1_000_000, 3_000_000, 4_000_000], events, strict=True)), "train", False)
     stretch.marked = True
-    recorder.add_thin(stretch)
+    recorder.add_unsampled(stretch)
     return recorder, stretch, Path(made.path) / "steps.jsonl"
 
 
 def test_steps_in_a_row_are_written_as_the_device_passes_them(tmp_path: Path) -> None:
     late = [True]
-    recorder, stretch, path = thin_steps(tmp_path, [Event(12.0, [False]), Event(15.0, late), Event(16.5, late)])
+    recorder, stretch, path = unsampled_steps(tmp_path, [Event(12.0, [False]), Event(15.0, late), Event(16.5, late)])
     stretch.evaluated, stretch.skipped, stretch.compiles = frozenset({1}), frozenset({2}), 2
     recorder.drain()
     assert len(path.read_bytes().splitlines()) == recorder.written == 1
@@ -636,7 +636,7 @@ def test_where_marks_are_of_one_stream_the_last_is_asked_first(tmp_path: Path) -
             pytest.fail("asked")
 
     last = [True]
-    recorder, stretch, path = thin_steps(tmp_path, [Unasked(12.0, last), Unasked(13.0, last), Event(14.0, last)])
+    recorder, stretch, path = unsampled_steps(tmp_path, [Unasked(12.0, last), Unasked(13.0, last), Event(14.0, last)])
     stretch.one_stream, last[0] = True, False
     recorder.drain()
     assert len(path.read_bytes().splitlines()) == 3
@@ -646,7 +646,7 @@ def test_where_marks_are_of_one_stream_the_last_is_asked_first(tmp_path: Path) -
 def test_steps_in_a_row_without_a_mark_or_with_some(one_stream: bool, tmp_path: Path) -> None:
     """None can be recorded where a graph is captured, or on another device."""
     waiting = [True]
-    recorder, stretch, path = thin_steps(tmp_path, [Event(12.0, waiting), None, None])
+    recorder, stretch, path = unsampled_steps(tmp_path, [Event(12.0, waiting), None, None])
     stretch.one_stream = one_stream
     recorder.drain()
     assert not path.exists()
@@ -663,7 +663,7 @@ def together(folder: Path, count: int, marked: dict[int, Event], at_once: int = 
     ends = [((at + 1) * 1_000_000, marked.get(at)) for at in range(count)]
     stretch = Stretch(0, ends, "train", False)
     stretch.marked, stretch.together = True, at_once
-    recorder.add_thin(stretch)
+    recorder.add_unsampled(stretch)
     return recorder, Path(made.path) / "steps.jsonl"
 
 
@@ -691,17 +691,17 @@ def test_steps_after_the_last_mark_have_no_device_time_and_it_begins_anew(tmp_pa
     assert recorder.previous_event is None
 
 
-def test_of_very_short_thin_steps_every_fourth_and_the_last_is_marked() -> None:
+def test_of_very_short_unsampled_steps_every_fourth_and_the_last_is_marked() -> None:
     marks: list[int] = []
     agent = Mock()
     agent.guard.injected = lambda name, function: function
-    thin = Thin(Session(folder="", package=""), agent)
-    thin.clock = lambda: 0
-    thin.mark = lambda: marks.append(len(thin.ends) + 1)
-    thin.together, thin.turn, thin.steps.thin, thin.steps.thin_most = 4, lambda: None, 1, 9  # type: ignore[method-assign]
-    thin.steps.optimizer_steps, thin.steps.thin_until, thin.most = 0, 1, 10
+    sampling = StepSampling(Session(folder="", package=""), agent)
+    sampling.clock = lambda: 0
+    sampling.mark = lambda: marks.append(len(sampling.ends) + 1)
+    sampling.together, sampling.turn, sampling.steps.unsampled, sampling.steps.unsampled_most = 4, lambda: None, 1, 9  # type: ignore[method-assign]
+    sampling.steps.optimizer_steps, sampling.steps.unsampled_until, sampling.most = 0, 1, 10
     for _ in range(10):
-        thin.lapped()
+        sampling.lapped()
     assert marks == [4, 8, 10] and not agent.guard.failed.called
 
 

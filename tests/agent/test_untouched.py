@@ -15,13 +15,13 @@ PLACES = (
     "forward", "nested module", "shapes", "missing", "hook", "pre hook", "cause", "interrupt", "backward",
     "no gradient", "dataset", "step", "loop",
 )  # fmt: skip
-LOOKED_AT, THIN = 20, 120
+LOOKED_AT, LATER = 20, 120
 """Steps."""
 
 
 @pytest.mark.parametrize(
     ("place", "at"),
-    [(place, at) for place in PLACES for at in (0, THIN)] + [(place, LOOKED_AT) for place in ("forward", "backward")],
+    [(place, at) for place in PLACES for at in (0, LATER)] + [(place, LOOKED_AT) for place in ("forward", "backward")],
 )
 def test_an_error_is_shown_as_it_is(place: str, at: int, runner: Runner) -> None:
     check_error(place, at, runner)

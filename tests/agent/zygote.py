@@ -1,7 +1,7 @@
 """A process that has imported torch, without hotlap, and forks a child for each script it is asked to run.
 
-Saves the seconds that `import torch` takes. A request with a session wakes the agent as torch itself would have done at
-the end of its import; without one the script runs bare. One JSON line in, one (the wait status) out.
+Saves the seconds that `import torch` takes. A request with a session starts the agent as torch itself would have done
+at the end of its import; without one the script runs bare. One JSON line in, one (the wait status) out.
 """
 
 import atexit
@@ -63,9 +63,9 @@ def child(request):
     if request["session"]:
         os.environ["HOTLAP_SESSION"] = request["session"]
         sys.path.append(request["inject"])
-        from _hotlap_entry import wake
+        from _hotlap_entry import start
 
-        wake()
+        start()
     script = sys.argv[0]
     main = sys.modules["__main__"]
     for name in [name for name in vars(main) if not name.startswith("__")]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from forking import hotlap_forked
 
-DATA = Path(__file__).parents[1] / "traces" / "data"
+DATA = Path(__file__).parents[1] / "trace" / "data"
 RANKS = DATA / "ranks"
 
 

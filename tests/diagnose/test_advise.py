@@ -34,7 +34,7 @@ from hotlap.levers import modules
 from hotlap.records.advice import Advice, AdvicePanel, Condition, ShareOf, Table
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread, in_order
 from hotlap.records.errors import UsageError
-from hotlap.records.files import plain, to_json
+from hotlap.records.files import to_json
 from hotlap.records.page import Page
 from hotlap.records.run import Environment, Facts, Gpu, Phases
 from hotlap.records.trace import OpRoofline, RankTrace, TraceReport, Window
@@ -378,7 +378,7 @@ def test_the_page_s_script_gives_the_same_answers_over_a_grid() -> None:
         "const few = (one) => [one.id, one.share, one.at_most, one.because, one.verify, one.levers];"
         "console.log(JSON.stringify(grid.map((known) => suggest(table, known).map(few))));"
     )
-    asked = json.dumps({"table": plain(TABLE), "grid": grid})
+    asked = json.dumps({"table": msgspec.to_builtins(TABLE), "grid": grid})
     ran = subprocess.run(
         [str(NODE), "-e", program, str(SCRIPT)], input=asked, capture_output=True, text=True, check=True
     )

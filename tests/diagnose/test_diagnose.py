@@ -42,7 +42,7 @@ from hotlap.records.run import (
 )
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 
-TRACES = Path(__file__).parents[1] / "traces" / "data"
+TRACES = Path(__file__).parents[1] / "trace" / "data"
 ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
 RUN = Run(command=("python", "train.py"), cwd="/w", environment=ENVIRONMENT, status="finished", exit_code=0)
 LOADER = LoaderFacts(
@@ -303,7 +303,8 @@ def test_finding_input() -> None:
             "more slowly than the model uses them up: 99% of the wait was for 19 of 20 batches",
             "more processes",
         ),
-        (3, 5.0, "17 of 20 batches were there when they were asked for: what takes the time is to take one", "larger"),
+        (3, 5.0, "the workers keep up: 17 of 20 batches were ready; taking one over", "larger"),
+        (0, 0.0, "every batch was ready; taking one over", "larger"),
         (3, 93.0, "uses them up: 93% of the wait was for 3 of 20 batches", "more processes"),  # they come in waves
     ):
         waited = msgspec.structs.replace(busy, asked=20, late=late, asked_ms=100.0, late_ms=late_ms)
@@ -685,9 +686,7 @@ def test_stretches_of_another_pace_are_told(tmp_path: Path) -> None:
     """The mean alone does not show them: 16 quick steps, then 16 slow ones and 16 between."""
     walls = [20.0] * 16 + [24.0] * 16 + [32.0] * 16
     found = diagnose(folder_of(tmp_path / "uneven", (with_walls(walls), FACTS)))
-    assert [
-        text for text in found.unknown if "it is 20.0 ms in some stretches of the run and 32.0 ms in others" in text
-    ]
+    assert f"{NOT_STEADY}: 20.0 ms in one part of the run, 32.0 ms in another" in found.unknown
     even = diagnose(folder_of(tmp_path / "even", (with_walls([20.0] * 24 + [24.0] * 24), FACTS)))
     assert not [text for text in even.unknown if text.startswith(NOT_STEADY)]
 

@@ -197,7 +197,7 @@ def run_by(runner: "Runner", request: RunPlan) -> None:
 
 
 def run_forked(request: RunPlan) -> None:
-    """Run a Python command in a fork of this process that wakes the agent as `import torch` would have done."""
+    """Run a Python command in a fork of this process that starts the agent as `import torch` would have done."""
     import torch
     import torch._dynamo  # which an optimizer imports when it is made
     import torch.utils.data
@@ -222,9 +222,9 @@ def _become(request: RunPlan) -> NoReturn:
         os.environ["HOTLAP_SESSION"] = str(request.folder.resolve() / "session.json")
         exec(DOOR)
         sys.argv = list(request.command[1:])
-        from hotlap.agent.wake import wake
+        from hotlap.agent.start import start
 
-        wake()
+        start()
         runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
     except SystemExit as ended:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hotlap.launch import aside, telemetry
+from hotlap.launch import process_tree, telemetry
 from hotlap.launch.telemetry import Family, gpu_sample, pause, sampling, throttling
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.runs.folder import RunFolder
@@ -116,7 +116,7 @@ def test_cpu_is_counted_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     root, child = Fake(1, 5.0), Fake(2, 1.0)
     monkeypatch.setattr(telemetry.psutil, "Process", lambda pid: root if pid == 1 else child)
     monkeypatch.setattr(telemetry.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(aside, "descendants", lambda pid: [child.pid])
+    monkeypatch.setattr(process_tree, "descendants", lambda pid: [child.pid])
     family = Family(1)
     assert family.look() == (None, 2000, 2)
     clock[0], root.spent = 104.0, 7.0

@@ -32,7 +32,7 @@ from torch import nn
 
 from agent.harness import Runner, check_clean, check_same
 from hotlap.agent.model_code import ModelCode
-from hotlap.agent.ran import softmax_ran
+from hotlap.agent.ops_seen import softmax_seen
 from hotlap.levers import settled
 from hotlap.levers.attention import _build
 from hotlap.levers.attention._find import op
@@ -605,17 +605,17 @@ class Doubled(torch.autograd.Function):
 def test_whether_a_softmax_ran_is_told_by_the_graph_of_the_output() -> None:
     q = nn.Parameter(torch.randn(1, 2, 4, 8))
     fused = F.scaled_dot_product_attention(q, q, q)
-    assert softmax_ran(attended(q), [q]) is True
-    assert softmax_ran({"logits": [attended(q).sum()], "loss": None}, [q]) is True
-    assert softmax_ran(nn.MultiheadAttention(8, 2)(q[0], q[0], q[0])[0], [q]) is True, "it returns the weights"
-    assert softmax_ran((fused, F.cross_entropy(fused.flatten(1), torch.zeros(1, dtype=torch.long))), [q]) is False
+    assert softmax_seen(attended(q), [q]) is True
+    assert softmax_seen({"logits": [attended(q).sum()], "loss": None}, [q]) is True
+    assert softmax_seen(nn.MultiheadAttention(8, 2)(q[0], q[0], q[0])[0], [q]) is True, "it returns the weights"
+    assert softmax_seen((fused, F.cross_entropy(fused.flatten(1), torch.zeros(1, dtype=torch.long))), [q]) is False
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert softmax_ran(F.scaled_dot_product_attention(q, q, q), [q]) is False, "by torch's formula, but fused"
+        assert softmax_seen(F.scaled_dot_product_attention(q, q, q), [q]) is False, "by torch's formula, but fused"
     other = nn.Parameter(torch.ones(()))
-    assert softmax_ran(fused, [q, other]) is None, "what has this parameter may have run without gradients"
-    assert softmax_ran(Doubled.apply(fused), [q]) is None, "there is no looking into it"
-    assert softmax_ran(Doubled.apply(attended(q)), [q]) is True
-    assert softmax_ran(None, [q]) is softmax_ran(fused.detach(), [q]) is None
+    assert softmax_seen(fused, [q, other]) is None, "what has this parameter may have run without gradients"
+    assert softmax_seen(Doubled.apply(fused), [q]) is None, "there is no looking into it"
+    assert softmax_seen(Doubled.apply(attended(q)), [q]) is True
+    assert softmax_seen(None, [q]) is softmax_seen(fused.detach(), [q]) is None
 
 
 @pytest.mark.parametrize(
@@ -641,11 +641,11 @@ def test_the_branch_of_a_script_that_runs_is_told(argv: str, told: bool | None, 
 
 
 def test_a_graph_too_large_to_look_at_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hotlap.agent.ran.MOST", 50)
+    monkeypatch.setattr("hotlap.agent.ops_seen.MOST", 50)
     x = q = nn.Parameter(torch.randn(1, 2, 4, 8))
     for _ in range(60):
         x = x + 1
-    assert softmax_ran(x, [q]) is None
+    assert softmax_seen(x, [q]) is None
 
 
 @pytest.mark.parametrize(("method", "name"), [("__eq__", "eq"), ("__mul__", "mul"), ("__getitem__", "getitem")])

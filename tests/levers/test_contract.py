@@ -18,6 +18,7 @@ from hotlap.diagnose.findings import all_findings
 from hotlap.levers import all_levers, answering
 from hotlap.levers._base import Cause, Context, Lever, Settings
 from hotlap.levers.host.fewer_syncs import SELDOM
+from hotlap.tune.recipe import clashing
 
 FOLDER = Path(hotlap.levers.__file__).parent
 MODULES = sorted(f"{path.parent.name}.{path.stem}" for path in FOLDER.glob("*/*.py") if not path.name.startswith("_"))
@@ -197,16 +198,28 @@ def test_batches_are_made_beside_what_the_device_computes_and_no_more_of_them() 
 
 ORDINARY = {"allocator", "attention", "compile", "tf32"}
 """Names of levers that are words as well: causes of idle time, functions of torch, precisions."""
-OTHERWISE = {FOLDER.parent / "patch" / "rules" / "_unwritten.py"}
-"""Says of each lever without a rule why it has none."""
 
 
 def test_no_lever_is_named_outside_of_its_own_floor() -> None:
     """Findings ask for what answers a cause, the search for what a lever declares: so a lever is one file."""
     named = re.compile("|".join(f"[\"']{name}[\"']" for name in all_levers() if name not in ORDINARY))
-    files = [path for path in FOLDER.parent.rglob("*.py") if FOLDER not in path.parents and path not in OTHERWISE]
+    files = [path for path in FOLDER.parent.rglob("*.py") if FOLDER not in path.parents]
     assert len(files) > 100
     assert {path.name: found for path in files if (found := named.findall(path.read_text("utf-8")))} == {}
+
+
+def test_what_needs_an_eager_forward_is_not_used_with_levers_that_compile() -> None:
+    levers = all_levers()
+    compiling = {name for name, lever in levers.items() if lever.compiles}
+    assert {*clashing(levers, levers["activation-offload"], levers)} == {*compiling, "graph-training"}
+    assert all("activation-offload" in clashing(levers, levers[name], levers) for name in compiling)
+
+
+@pytest.mark.parametrize("beside", ["compile", "compile-blocks", "graph-training"])
+def test_a_cast_is_free_beside_what_compiles_or_replays_the_forward(beside: str) -> None:
+    lever, where = all_levers()["bf16-autocast"], context(True)
+    where = dataclasses.replace(where, diagnosis=replace(where.diagnosis, bound="launch"))
+    assert lever.share(with_levers(where, **{beside: {}})) > lever.share(with_levers(where, tf32={})) * 5
 
 
 def test_each_place_among_the_levers_of_a_cause_is_taken_once() -> None:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hotlap.levers import all_levers
 from hotlap.levers.cudagraphs import _compared, _device, graph_training
-from hotlap.levers.cudagraphs._compared import apart, relative_error
+from hotlap.levers.cudagraphs._compared import difference, relative_error
 from hotlap.levers.cudagraphs._effects import watched
 from hotlap.levers.cudagraphs._training_call import waves
 from hotlap.levers.cudagraphs._training_graph import TWICE, GraphedTraining
@@ -600,7 +600,7 @@ def test_a_parameter_that_is_turned_where_it_lies_is_another() -> None:
 @pytest.mark.parametrize(("spread", "gap", "same"), [(0.0, 0.0015, False), (0.001, 0.0015, True), (0.001, 0.01, False)])
 def test_a_replay_may_differ_as_ordinary_calls_do(spread: float, gap: float, same: bool) -> None:
     exact = torch.linspace(1, 2, 50)
-    assert (apart([exact * (1 + gap)], [exact], spread=[exact * (1 + spread)]) == "") is same
+    assert (difference([exact * (1 + gap)], [exact], spread=[exact * (1 + spread)]) == "") is same
 
 
 @pytest.mark.parametrize(
@@ -614,7 +614,7 @@ def test_a_replay_may_differ_as_another_tensor_of_the_call_does_up_to_a_percent(
     exact = torch.linspace(1, 2, 50)
 
     def why(gap: float) -> str:
-        return apart([exact * (1 + gap), exact], [exact, exact], spread=[exact * (1 + own), exact * (1 + other)])
+        return difference([exact * (1 + gap), exact], [exact, exact], spread=[exact * (1 + own), exact * (1 + other)])
 
     assert (why(0.0014) == "") is same and "differs by 1.10%" in why(0.011)
 
@@ -624,13 +624,13 @@ def test_a_gradient_that_is_nothing_beside_the_others_may_be_another(scale: floa
     """That of a key's bias is zero but for rounding, which other kernels leave otherwise: two ordinary calls may agree
     in it, and a replay not at all. Of an output nothing is said."""
     weight, bias = torch.linspace(1, 2, 50), torch.linspace(-1, 1, 50) * scale
-    why = apart([weight, -bias], [weight, bias], gradients=["k.weight", "k.bias"])
+    why = difference([weight, -bias], [weight, bias], gradients=["k.weight", "k.bias"])
     assert why == ("" if same else "its replay differs by 200.00% from an ordinary call in the gradient of k.bias")
-    assert "differs by 200.00%" in apart([weight, -bias], [weight, bias])
-    assert "differs by 200.00%" in apart([-bias, weight], [bias, weight], gradients=["k.weight"])
-    assert "differs by" in apart([weight, bias * math.nan], [weight, bias], gradients=["k.weight", "k.bias"])
+    assert "differs by 200.00%" in difference([weight, -bias], [weight, bias])
+    assert "differs by 200.00%" in difference([-bias, weight], [bias, weight], gradients=["k.weight"])
+    assert "differs by" in difference([weight, bias * math.nan], [weight, bias], gradients=["k.weight", "k.bias"])
     for other, named in ((weight, "head.weight"), (weight * math.inf, "k.weight")):
-        assert "differs by 200.00%" in apart([other, -bias], [other, bias], gradients=[named, "k.bias"])
+        assert "differs by 200.00%" in difference([other, -bias], [other, bias], gradients=[named, "k.bias"])
 
 
 def test_what_two_calls_give_alike_is_not_taken_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,7 +639,7 @@ def test_what_two_calls_give_alike_is_not_taken_to_float64(monkeypatch: pytest.M
     known = _compared.relative_error
     monkeypatch.setattr(_compared, "relative_error", lambda one, two: looked.append(len(one)) or known(one, two))
     large, small = torch.randn(1000), torch.randn(10)
-    assert apart([large, small * 1.5], [large, small], spread=[large.clone(), small * 2]) == ""
+    assert difference([large, small * 1.5], [large, small], spread=[large.clone(), small * 2]) == ""
     assert set(looked) == {10}
 
 

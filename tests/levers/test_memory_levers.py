@@ -118,7 +118,7 @@ def test_what_saves_most_is_tried_last() -> None:
 
 def test_reasons_not_to() -> None:
     known = all_levers()
-    assert "needs compile" in known["activation-budget"].applies(rich()).why
+    assert "needs a lever that compiles" in known["activation-budget"].applies(rich()).why
     assert "repeated" in known["checkpoint-blocks"].applies(rich(roots=(ROOT,))).why
     assert "repeated" in known["compile-blocks"].applies(rich(roots=(ROOT,))).why
     parallel = (msgspec.structs.replace(BLOCKS, wrapper="DataParallel"),)

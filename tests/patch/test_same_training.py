@@ -99,7 +99,7 @@ def test_a_patched_script_trains_as_under_the_lever_on_a_gpu(
     shown = {"CUDA_VISIBLE_DEVICES": "0"}
     use = Lever(name=lever, settings=SETTINGS[lever])
     under = runner.under([str(tmp_path / "train.py")], levers=(use,), variables=shown)
-    after = runner.apart([str(tmp_path / "after.py")], variables=shown)
+    after = runner.in_child([str(tmp_path / "after.py")], variables=shown)
     assert (under.code, after.code) == (0, 0), under.output + after.output
     assert not [problem for problem in under.problems if lever in problem.where]
     assert len(after.losses) == 18

@@ -4,6 +4,7 @@ import random
 import shutil
 import sqlite3
 from pathlib import Path
+from trace.mutations import delete, duplicate, flip, move, truncate
 from typing import Any
 
 import pytest
@@ -15,12 +16,11 @@ from hotlap.trace.answer import Asked, answer, report, view_of
 from hotlap.trace.files import trace_files
 from hotlap.trace.read import read
 from hotlap.trace.tables import TABLES, Trace
-from traces.mutations import delete, duplicate, flip, move, truncate
 
 from . import exports
 from .exports import Export, call, kernel, nvtx, tid
 
-DATA = Path(__file__).parents[1] / "traces" / "data"
+DATA = Path(__file__).parents[1] / "trace" / "data"
 ENDLESS = "with recursive n(i) as (select 1 union all select i from n) select i from n"
 
 

@@ -7,17 +7,18 @@ steps in it.
 
 import os
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .labels import Labels
+
 if TYPE_CHECKING:
-    from .profile import Profile
+    from .interface import Agent
 
 
-def capture_window(profile: "Profile") -> Generator[None, None, None]:
+def capture_window(agent: "Agent", record: dict[str, Any], labels: Labels) -> Generator[None, None, None]:
     """Goes on once a step."""
-    agent, record, labels = profile.agent, profile.record, profile.labels
     if not torch.cuda.is_initialized():
         record["note"] = "the command used no GPU"
         return

@@ -24,9 +24,9 @@ from .probe import Probe
 from .profile import Profile
 from .recorder import Folder, Recorder
 from .seams import Seams
+from .step_sampling import StepSampling
 from .steps import Steps
 from .stopper import Stopper
-from .thin import Thin
 from .timeline import Segment, Timeline
 from .tokens import Tokens
 from .torch_internals import COMPILE_WORKER, compiled_frames
@@ -78,9 +78,9 @@ class Agent:
         if session.levers or session.turns:  # some leave themselves out where parameters have hooks
             self.wasted.give_up()
         self.stopper = Stopper(session, self)
-        self.profile = Profile(session, self)
+        self.profile: Profile = Profile(session, self)
         self.guard.undo = self.profile.give_up
-        self.thin = Thin(session, self)
+        self.step_sampling = StepSampling(session, self)
         self.probed = session.probe_steps or -1
         self.compiled_frames = 0
         self.facts_at = self.facts_ns = self._count_at = self._trained = 0
@@ -149,7 +149,7 @@ class Agent:
         """This is a child process. What was seen in the parent is no loop if it trained nothing, such as a forward that
         it tried, and the child may be a rank; unless it was forked in the midst of something, as a loader's workers."""
         steps = self.steps
-        inside = steps.thin or steps.in_data or steps.in_forward or steps.in_backward or steps.step_depth
+        inside = steps.unsampled or steps.in_data or steps.in_forward or steps.in_backward or steps.step_depth
         trained, watched = steps.backwards or steps.optimizer_steps, self.timeline.watch is not None
         if not self.begun or inside or trained or watched:
             return
@@ -158,7 +158,7 @@ class Agent:
         self.stopper.begin_anew()
         self.host.begin_anew()
         self.seams.begin_anew()
-        self.thin.leave()
+        self.step_sampling.leave()
         self.timeline.marking = True
         steps.taken_over()
         steps.forwards = 0
@@ -182,15 +182,15 @@ class Agent:
         index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
         if self.stopper.wanted:
             disturbed = bool(segment.compiles or segment.probe)
-            there = self.steps.asked.there()
+            there = self.steps.prefetch.there()
             self.stopper.step_done(wall_ms, disturbed, segment.evaluation, kind, segment.starved, there)
         self.profile.due = timeline.watch is not None
         timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         # Ranks must look at the same steps, since they stop together.
         due = self.stopper.at.at is not None and index >= self.stopper.at.at
         look = timeline.marking or index <= ONE_BY_ONE or self.world > 1 or self.profile.on or due
-        if self.thin.allowed:
-            look = self.thin.after(segment.end_ns, wall_ms, look)
+        if self.step_sampling.allowed:
+            look = self.step_sampling.after(segment.end_ns, wall_ms, look)
         if look:
             self._look(index, kind)
 
@@ -251,8 +251,8 @@ class Agent:
             return
         self.done = True
         self.guard.on = False
-        if self.steps.thin:
-            self.thin.finish()
+        if self.steps.unsampled:
+            self.step_sampling.finish()
         self.steps.finish()
         self.profile.finish()
         if not self.recorder.index:

@@ -24,15 +24,15 @@ from .imported import imported
 from .lines import Places
 from .loaders import Making, described, hung
 from .model_code import ModelCode
+from .ops_seen import softmax_seen
 from .probe import leaves
 from .process_tree import read
-from .ran import softmax_ran
 from .tokens import INTEGERS
 from .torch_internals import BF16_CHECKS, IMPL, Convolution, Dropout, nccl_number
 from .updates import parameters_of
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
@@ -208,13 +208,13 @@ class Script:
         if facts is not None:
             self.habits.handed(module, leaves, facts)
 
-    def ran(self, module: Any, output: Any) -> bool:
+    def forward_ops(self, module: Any, output: Any) -> bool:
         """Note whether a softmax that a module's code has did run in a forward with gradients. Returns whether to look
         at the next one too: another forward may run what this one did not."""
         facts = self.roots[id(module)]
         if not facts["softmax"]:
             return False
-        facts["softmax_ran"] = softmax_ran(output, module.parameters())
+        facts["softmax_ran"] = softmax_seen(output, module.parameters())
         return facts["softmax_ran"] is False
 
     def inside_autocast(self, module: Any, device: str) -> None:

@@ -195,14 +195,14 @@ class Host:
 
     def _look(self) -> None:
         worked_ns, before, now = self.worked(), self._read, self._now()
-        apart = self._evaluated or self._disturbed
+        unusual = self._evaluated or self._disturbed
         if before is not None and not self._disturbed:
             cost = Cost.between(self.ended - before[0], before[1], now, threading.get_native_id())
             self._costs[self._evaluated] += cost
         self._read = self.ended, now
         self._evaluated = self._disturbed = False
         # Where evaluations come so often that there is one between most readings, the next one soon may be without.
-        self._again = apart and not self._again
+        self._again = unusual and not self._again
         self._due_ns = self.clock() + (0 if self._again else COSTS * (self.worked() - worked_ns))
 
     @property
@@ -212,8 +212,8 @@ class Host:
 
     @property
     def evaluates(self) -> bool:
-        """Whether most steps hold an evaluation, which is part of the loop then, such as a teacher's forward; of thin
-        steps that is not always known."""
+        """Whether most steps hold an evaluation, which is part of the loop then, such as a teacher's forward; of
+        unsampled steps that is not always known."""
         return self.evaluations > self.looked_at - self.evaluations + 1  # as `records.steady.counted` has it
 
     def _now(self) -> Counts:

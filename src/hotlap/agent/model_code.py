@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any, Final
 
-from .reach import reachable
+from .reachable_code import reachable
 
 SOFTMAX: Final = frozenset({"softmax", "Softmax"})
 PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm"})

@@ -216,7 +216,7 @@ def _rounding(optimizer: Any) -> list[int]:
     for index in _chosen(parameters):
         parameter, gradient = parameters[index], parameters[index].grad
         near = max(largest[max(0, index - NEIGHBOURS) : index + NEIGHBOURS + 1])
-        if isinstance(eps[index], float) and _plain(gradient) and math.isfinite(near):
+        if isinstance(eps[index], float) and _is_strided(gradient) and math.isfinite(near):
             sizes = _elements(gradient).abs().double().cpu()
             small = sizes <= min(EPS_TIMES * eps[index], ROUNDING * near)
             if bool((small & (sizes > 0)).any()):
@@ -225,7 +225,7 @@ def _rounding(optimizer: Any) -> list[int]:
     return found
 
 
-def _plain(gradient: Any) -> bool:
+def _is_strided(gradient: Any) -> bool:
     return gradient is not None and gradient.layout == torch.strided
 
 

@@ -34,6 +34,7 @@ from hotlap.records.session import Session
 
 from .capture import capture_window, nvtx
 from .guard import hook
+from .labels import Labels, recorded
 from .lines import Lines, other_modes
 from .samples import LongSteps, Samples
 from .torch_internals import (
@@ -46,7 +47,7 @@ from .torch_internals import (
 )
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 WINDOW, SAMPLE, OP, LABEL, EXPORT = (
     hook("profile_window"),
@@ -77,54 +78,10 @@ KINETO_SILENT: Final = "6"
 """Above its highest level; below it some versions print two lines for each trace."""
 
 Windows = Generator[None, None, None]
-Begin = Callable[[str], Callable[[], None]]
 
 
 class Ended(Exception):
     """Thrown into the windows where the run ends before they do."""
-
-
-class Labels:
-    """Named ranges around steps and phases, for whoever records them. kinds: what begins one, and returns its end."""
-
-    def __init__(self) -> None:
-        self.kinds: list[Begin] = []
-        self.phases: list[list[Callable[[], None]]] = []
-        self.step: list[Callable[[], None]] = []
-
-    def begin_step(self, number: int) -> None:
-        self.step = [begin(f"ProfilerStep#{number}") for begin in self.kinds]
-
-    def end_step(self) -> None:
-        ends, self.step = self.step, []
-        _end(ends)
-
-    def enter(self, phase: int) -> None:
-        self.phases.append([begin(f"hotlap:{PHASES[phase]}") for begin in self.kinds])
-
-    def leave(self) -> None:
-        if self.phases:  # else the phase began before the labels
-            _end(self.phases.pop())
-
-    def unwind(self) -> None:
-        while self.phases:
-            _end(self.phases.pop())
-
-    def clear(self) -> None:
-        self.unwind()
-        self.end_step()
-
-
-def _end(ends: list[Callable[[], None]]) -> None:
-    for end in reversed(ends):
-        end()
-
-
-def _recorded(name: str) -> Callable[[], None]:
-    """A range in the trace."""
-    record = torch.profiler.record_function(name)
-    record.__enter__()
-    return lambda: record.__exit__(None, None, None)
 
 
 class Profile:
@@ -210,6 +167,7 @@ class Profile:
     # the timeline's watch
 
     def enter(self, phase: int) -> None:
+        """A phase begins. What is to be done between two steps is done before it."""
         if self.failed:
             self.give_up()
             return
@@ -230,9 +188,11 @@ class Profile:
         self.labels.enter(phase)
 
     def leave(self) -> None:
+        """The innermost phase ends."""
         self.agent.guard.spare(LABEL, self.give_up, self.labels.leave)
 
     def unwind(self) -> None:
+        """All of them do."""
         self.agent.guard.spare(LABEL, self.give_up, self.labels.unwind)
 
     # the windows, in order
@@ -241,7 +201,7 @@ class Profile:
         """Goes on once a step."""
         try:
             if self.session.capture_steps:
-                yield from capture_window(self)
+                yield from capture_window(self.agent, self.record, self.labels)
             else:
                 yield from self._sample_window()
                 yield from self._line_windows()
@@ -360,7 +320,7 @@ class Profile:
             profiler.prepare_trace()
         yield
         profiler.start_trace()
-        self.labels.kinds.append(_recorded)
+        self.labels.kinds.append(recorded)
         self.record |= {"first_step": self.agent.recorder.index, "steps": 0}
         why = ""
         try:
@@ -371,7 +331,7 @@ class Profile:
             why = str(ended)
         finally:
             self.labels.clear()
-            self.labels.kinds.remove(_recorded)
+            self.labels.kinds.remove(recorded)
             if self.agent.pid == os.getpid():  # a forked child has none of its threads
                 profiler.stop_trace()
         self.own = None

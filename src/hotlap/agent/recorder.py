@@ -27,7 +27,9 @@ LINE = (
     + ',"loss":%s,"samples":%s%s,"kind":"%s"}\n'
 )
 
-THIN = '{"step":%d,"time":%.6f,"wall_ms":%.6f,"gpu_ms":%s,"phases":null,"loss":null,"samples":null%s,"kind":"%s"}\n'
+UNSAMPLED = (
+    '{"step":%d,"time":%.6f,"wall_ms":%.6f,"gpu_ms":%s,"phases":null,"loss":null,"samples":null%s,"kind":"%s"}\n'
+)
 """Of a step that was not looked at."""
 AT_ONCE_MS, AT_ONCE_SHARE = 0.05, 0.15
 """How long after the host the device may reach the end of a stretch that it is still said to have waited in: what a
@@ -108,7 +110,7 @@ class Recorder:
         self.index += 1
         self.waiting.append(segment)
 
-    def add_thin(self, stretch: Stretch) -> None:
+    def add_unsampled(self, stretch: Stretch) -> None:
         """Take finished steps that were not looked at."""
         self.index += len(stretch.ends)
         self.waiting.append(stretch)
@@ -122,7 +124,7 @@ class Recorder:
         while self.waiting:
             step = self.waiting[0]
             if isinstance(step, Stretch):
-                lines += self._thin_lines(step, self._done(step, wait), since)
+                lines += self._unsampled_lines(step, self._done(step, wait), since)
                 if step.told < len(step.ends):
                     break
                 self.waiting.popleft()
@@ -207,8 +209,8 @@ class Recorder:
         if step.evaluation or step.skipped or step.probe or step.starved or step.compiles:
             rest += _flags(step.evaluation, step.skipped, step.probe, step.compiles, step.starved)
         self.written += 1
-        if step.thin:
-            return THIN % (self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu, rest, step.kind)
+        if step.unsampled:
+            return UNSAMPLED % (self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu, rest, step.kind)
         losses = step.losses
         if len(losses) == 1:
             loss = self.losses.value(losses[0])
@@ -247,12 +249,12 @@ class Recorder:
                 event.synchronize()
         return len(ends)
 
-    def _thin_lines(self, stretch: Stretch, upto: int, since: float) -> list[str]:
+    def _unsampled_lines(self, stretch: Stretch, upto: int, since: float) -> list[str]:
         """Lines of a stretch's steps that are not written yet. since: the epoch less the clock, seconds."""
         told, kind, step = stretch.told, stretch.kind, self.written
         ends, walls = stretch.ends[told:upto], stretch.walls_ns[told:upto]
         if stretch.marked or self.previous_event is not None:
-            device = self._thin_device(ends, walls, stretch.together)
+            device = self._unsampled_device(ends, walls, stretch.together)
         else:
             device = [("null", "")] * len(ends)
         if stretch.unusual:
@@ -260,11 +262,11 @@ class Recorder:
         stretch.told = upto
         self.written += len(ends)
         return [
-            THIN % (at, since + ended / 1e9, wall / 1e6, gpu, rest, kind)
+            UNSAMPLED % (at, since + ended / 1e9, wall / 1e6, gpu, rest, kind)
             for at, (ended, _), wall, (gpu, rest) in zip(range(step, self.written), ends, walls, device, strict=True)
         ]
 
-    def _thin_device(self, ends: list[tuple[int, Any]], walls: list[int], together: int) -> list[tuple[str, str]]:
+    def _unsampled_device(self, ends: list[tuple[int, Any]], walls: list[int], together: int) -> list[tuple[str, str]]:
         """What the lines of steps in a row say of the device: of each, and how far the device runs behind. together:
         steps that have one mark, and so each the same share of the device's time."""
         found = []

@@ -107,12 +107,12 @@ class Repeats:
         unknown = draws or graph_task() != -1 or (FILLED.fullmatch(schema.name) is not None and not own)
         if not schema.name.startswith("aten::"):
             unknown, written = True, tensors
-        unknown = unknown or not all(map(_plain, tensors))
+        unknown = unknown or not all(map(_in_storage, tensors))
         number = next(self._numbers)
         if not unknown:
             key = func, *((name, self._of(one)) for name, one in given.items())
             number = self._made.setdefault(key, number)
-        known = {storage(one) for one in filter(_plain, tensors)}
+        known = {storage(one) for one in filter(_in_storage, tensors)}
         zeros = _zeros(*tensors) if schema.name == "aten::mul" and len(tensors) > 1 and not unknown else None
         rows, told, inner = None, [], 0
         if (at := PRODUCTS.get(schema.name)) is not None:
@@ -128,13 +128,13 @@ class Repeats:
             if (times := slower(func, args, kwargs, tensors)) > 1:
                 told.append(("denormals", round(times), 1 - 1 / times))
             self._spare_ns -= time.perf_counter_ns() - begun
-        seen = self._orders.begin(schema.name, args, list(filter(_plain, _tensors(given.values()))), at)
-        return number, list(filter(_plain, _tensors(written))), known, rows, zeros, inner, told, seen
+        seen = self._orders.begin(schema.name, args, list(filter(_in_storage, _tensors(given.values()))), at)
+        return number, list(filter(_in_storage, _tensors(written))), known, rows, zeros, inner, told, seen
 
     def end(self, op: Op, made: Any) -> bool:
         """It was. Returns whether it computed anything, as views do not."""
         number, written, known, _, _, inner, *_ = op
-        fresh = [one for one in filter(_plain, _tensors([made])) if storage(one) not in known]
+        fresh = [one for one in filter(_in_storage, _tensors([made])) if storage(one) not in known]
         for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
             self._fresh.add(storage(one))
@@ -311,7 +311,7 @@ def _tensors(of: Iterable[Any]) -> Iterator[Any]:
             yield one
 
 
-def _plain(one: Any) -> bool:
+def _in_storage(one: Any) -> bool:
     """Whether all that it is lies in its storage."""
     known = type(one) in PLAIN and one.layout is torch.strided and has_storage(one)
     return bool(known and not one.is_nested and not one.is_quantized)

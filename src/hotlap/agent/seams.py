@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 LEVERS = "levers.jsonl"
 Forward = Callable[..., Any]
@@ -59,6 +59,7 @@ class Use:
 
     @property
     def is_in(self) -> bool:
+        """Whether it changes anything now."""
         return not (self.left or self.off)
 
     @property
@@ -138,9 +139,11 @@ class Seams:
 
     @property
     def wants_loaders(self) -> bool:
+        """Whether a lever is to be told of loaders."""
         return any(use.loaders for use in self.uses.values())
 
     def loader(self, loader: Any, training: bool) -> None:
+        """The script is about to iterate a DataLoader. training: with gradients enabled."""
         if training:
             loader._hotlap_trains = True  # what was changed once has to be looked after each time
         trains = getattr(loader, "_hotlap_trains", False)
@@ -150,11 +153,13 @@ class Seams:
                     self._try(use, change, loader, undo=_as_it_is(loader, use.name))
 
     def root(self, module: Any, forward: Forward) -> Forward:
+        """An outermost module is about to run its first forward; returns that, with the levers' own around it."""
         self._see(self._roots_seen, module)
         failed = {use.name for use in list(self.uses.values()) if not self._change(use, use.roots, module)}
         return self.wrapped(module, forward, failed)
 
     def optimizer(self, optimizer: Any) -> None:
+        """An optimizer is about to make its first step."""
         self._see(self._optimizers_seen, optimizer)
         for use in list(self.uses.values()):
             self._change(use, use.optimizers, optimizer)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
 
-from .asked import Asked
+from .prefetch_depth import PrefetchDepth
 from .timeline import MOST_CUTS, Segment, Timeline
 from .updates import Updates
 
@@ -72,14 +72,17 @@ class Recorded:
         return abs(hash(frozenset(self.updates))) + 1 if self.several else next(iter(self.updates), 0)
 
     def forward(self, evaluation: bool) -> None:
+        """A forward was recorded."""
         self.phases.add(FORWARD)
         self.evaluation |= evaluation
 
     def backward(self) -> None:
+        """A backward was."""
         self.phases.add(BACKWARD)
         self.backwards += 1
 
     def update(self, optimizer: int) -> None:
+        """A step of this optimizer (by id) was."""
         self.phases.add(OPTIMIZER)
         self.updates.append(optimizer)
 
@@ -103,11 +106,12 @@ class Hot:
     """Whether more than backwards is seen of the loop: something has ended a step, or a forward had gradients."""
     recording: Recorded | None = None
     """What is in the CUDA graph that is recorded now."""
-    thin: int = 0
-    """Where the running step is not looked at (`thin.py`): the optimizer that steps next, INFERENCE or BY_HAND."""
-    thin_most: int = 0
-    thin_until: int = 0
-    """After so many thin steps, or from then on, ns, there is more to do at the end of one than to note it."""
+    unsampled: int = 0
+    """Where the running step is not looked at (`step_sampling.py`): the optimizer that steps next, INFERENCE or
+    BY_HAND."""
+    unsampled_most: int = 0
+    unsampled_until: int = 0
+    """After so many unsampled steps, or from then on, ns, there is more to do at the end of one than to note it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +136,7 @@ class Steps(Hot):
     functional: bool = False
     forward_seen: bool = False
     cycle: list[int] = field(default_factory=list)
-    held: list[tuple[int, Segment]] = field(default_factory=list)
+    pending: list[tuple[int, Segment]] = field(default_factory=list)
     together: dict[int, int] = field(default_factory=dict)
     """Of each optimizer that ever stepped inside a backward, one that stands for all of its backward: in some steps
     some have no gradient."""
@@ -145,9 +149,9 @@ class Steps(Hot):
     """A loader that came to its end with nothing learned from them."""
     learned_at: int = 0
     """Forwards before the last backward."""
-    asked: Asked = field(default_factory=Asked)
+    prefetch: PrefetchDepth = field(default_factory=PrefetchDepth)
     rows_evaluated: bool = False
-    aside: bool = False
+    outside_rows: bool = False
     row_root: int | None = None
     last_row_root: int | None = None
     samples_from: str = "none"
@@ -165,6 +169,7 @@ class Steps(Hot):
     # data and transfers
 
     def data_begin(self) -> None:
+        """A batch is asked for."""
         if not self.in_data:
             if self.step_depth:
                 self._drop_failed_step()
@@ -183,7 +188,7 @@ class Steps(Hot):
             if self.evaluated or forwards >= max(2, self.rows[loader][1]):  # what is fetched ahead has had no forward
                 self.passed = loader
         if over:
-            self.asked.ended(loader)
+            self.prefetch.ended(loader)
         self.timeline.leave()
         if len(self.timeline.cuts) > MOST_CUTS:
             self.timeline.fold()
@@ -201,6 +206,7 @@ class Steps(Hot):
             self._functional_gap()
 
     def transfer_begin(self) -> None:
+        """A tensor is about to move to the device."""
         if self.manual_open and self._event():
             return
         if self.functional and not self.forward_seen:
@@ -208,6 +214,7 @@ class Steps(Hot):
         self.timeline.enter(H2D)
 
     def transfer_end(self) -> None:
+        """It has moved, or the copy is queued."""
         self.timeline.leave()
         if self.functional:
             self._functional_gap()
@@ -215,6 +222,8 @@ class Steps(Hot):
     # forward and backward
 
     def forward_begin(self, root: int, training: bool, evaluating: bool, rows: int | None) -> None:
+        """A forward of an outermost module begins. root: its id; training: gradients are enabled; evaluating: it is in
+        eval mode; rows: of its first tensor, None where that is not told."""
         if self.step_depth:
             self._drop_failed_step()
         if training:
@@ -228,11 +237,11 @@ class Steps(Hot):
         if evaluating and (self.backwards or self.optimizers_built):
             self._evaluates(training)
         self.forward_seen = True
-        self.aside = False
+        self.outside_rows = False
         if training and rows is not None and not self.loader_rows:
             if self.row_root is None:
                 self.row_root = root
-            elif root == self.last_row_root != self.row_root and len(self.cycle) == 1 and not self.held:
+            elif root == self.last_row_root != self.row_root and len(self.cycle) == 1 and not self.pending:
                 self.row_root, self.timeline.segment.samples = root, 0  # what came before is of a rollout, say
                 self.timeline.segment.tokens = 0
             if self.row_root == root and self._counts(evaluating):
@@ -255,10 +264,12 @@ class Steps(Hot):
             segment.samples = segment.tokens = 0
             self.rows_evaluated = False
             segment.evaluation |= not self.backwards_since_step  # an attack learns from them
-        self.aside = evaluating and not self.rows_evaluated
-        return not self.aside
+        self.outside_rows = evaluating and not self.rows_evaluated
+        return not self.outside_rows
 
     def forward_end(self, training: bool, rows: int | None) -> None:
+        """It ends; in a loop that only infers, that is a step. rows: of its first tensor, None where that is not
+        told."""
         self.in_forward = 0
         self.timeline.leave(gap=training)
         if not training and not self.backwards and not self.optimizers_built:
@@ -266,7 +277,7 @@ class Steps(Hot):
             if not self.loader_rows:
                 segment.samples = rows or 0
                 self.samples_from = "forward" if rows else "none"
-            segment.starved = self.asked.count()
+            segment.starved = self.prefetch.count()
             self.emit(segment, "inference")
 
     def evaluating(self) -> None:
@@ -288,7 +299,7 @@ class Steps(Hot):
         if self.manual_open and not known and self._is_manual():
             self.timeline.cut()
             self._close_by_hand(gap=False)
-            if self.thin:  # from here on
+            if self.unsampled:  # from here on
                 return
         if not self.forward_seen:
             self.functional = True
@@ -296,6 +307,7 @@ class Steps(Hot):
         self.timeline.enter(BACKWARD)
 
     def backward_end(self) -> None:
+        """A backward ends."""
         self.in_backward -= 1
         if self.in_backward:
             return
@@ -311,6 +323,7 @@ class Steps(Hot):
     # optimizers
 
     def optimizer_built(self, optimizer: Any) -> None:
+        """An optimizer was made."""
         self.optimizers_built += 1
         self.optimizers.add(optimizer)
 
@@ -343,17 +356,17 @@ class Steps(Hot):
             return
         self.updates.forget()
         self.backwards_since_step = self.manual_open = 0
-        if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
+        if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.pending:
             self._close(self._take())
             return
-        self.held.append((optimizer, self._take()))
-        order = [known for known, _ in self.held]
+        self.pending.append((optimizer, self._take()))
+        order = [known for known, _ in self.pending]
         if len(order) > 2 and optimizer == order[0] != order[-2]:
             self.cycle = order[:-1]
-            self._close_held(len(order) - 1)
+            self._close_pending(len(order) - 1)
             order = [optimizer]
         if order == self.cycle:
-            self._close_held(len(order))
+            self._close_pending(len(order))
             return
         on_end = next((at for at, known in enumerate(reversed(order)) if known != optimizer), len(order))
         if on_end > PATIENCE or (on_end == len(order) and len(self.optimizers) < 2):
@@ -370,7 +383,7 @@ class Steps(Hot):
         """The end of a backward in which optimizers stepped."""
         key = self.key_inside()
         self.together.update(dict.fromkeys(self.inside, key))
-        if len(self.together) >= len(self.optimizers) and not self.held and not self.cycle:
+        if len(self.together) >= len(self.optimizers) and not self.pending and not self.cycle:
             self.cycle = [key]  # it is a turn of all of them
         self.inside.clear()
         self.optimizer_boundary(key)
@@ -380,12 +393,12 @@ class Steps(Hot):
         size = len(self.cycle)
         if size and len(order) > size and order[-size:] == self.cycle:
             self.cycle = order
-            self._close_held(len(order))
+            self._close_pending(len(order))
         elif size := period(order):
             self.cycle = order[-size:]
-            self._close_held(len(order) - REPEATED * size)
+            self._close_pending(len(order) - REPEATED * size)
             for _ in range(REPEATED):
-                self._close_held(size)
+                self._close_pending(size)
         elif len(order) >= MOST_HELD:
             self._close_all()
 
@@ -397,11 +410,11 @@ class Steps(Hot):
 
     # CUDA graphs of the script's own
 
-    def replay_ends_step(self, held: Recorded) -> bool:
+    def replay_ends_step(self, recorded: Recorded) -> bool:
         """Whether the replay of a graph is the end of a step, or a step."""
-        return bool(held.updates) or (FORWARD in held.phases and self.infers)
+        return bool(recorded.updates) or (FORWARD in recorded.phases and self.infers)
 
-    def replay_begin(self, held: Recorded) -> None:
+    def replay_begin(self, recorded: Recorded) -> None:
         """What holds several phases is one piece, and none of them."""
         if self.step_depth:
             self._drop_failed_step()
@@ -409,36 +422,37 @@ class Steps(Hot):
         if self.manual_open:
             self._event()
         self.forward_seen = True
-        if held.evaluation and not self.infers:
+        if recorded.evaluation and not self.infers:
             self.timeline.segment.evaluation = True
-        self.timeline.enter(min(held.phases) if len(held.phases) == 1 else OTHER)
+        self.timeline.enter(min(recorded.phases) if len(recorded.phases) == 1 else OTHER)
 
-    def replay_end(self, held: Recorded) -> None:
+    def replay_end(self, recorded: Recorded) -> None:
+        """The replay of a CUDA graph ends, and with it a step where it holds an update or the loop infers."""
         infers = self.infers
         self.timeline.leave()
-        if held.backwards:
+        if recorded.backwards:
             self._learned()
-            self.backwards += held.backwards
-            self.backwards_since_step += held.backwards
-            self.manual_open += held.backwards
-        if len(held.phases) > 1:
-            self.replayed |= held.phases
-        if not self.replay_ends_step(held):
+            self.backwards += recorded.backwards
+            self.backwards_since_step += recorded.backwards
+            self.manual_open += recorded.backwards
+        if len(recorded.phases) > 1:
+            self.replayed |= recorded.phases
+        if not self.replay_ends_step(recorded):
             return
-        if infers and not held.updates:
-            self.timeline.segment.starved |= self.asked.count()
+        if infers and not recorded.updates:
+            self.timeline.segment.starved |= self.prefetch.count()
             self.emit(self.timeline.take(), "inference")
         else:
-            self.optimizer_steps += len(held.updates)
-            if held.several and not self.held:
-                self.cycle = [held.key]  # one replay is a turn of all of them
-            self.optimizer_boundary(held.key)
+            self.optimizer_steps += len(recorded.updates)
+            if recorded.several and not self.pending:
+                self.cycle = [recorded.key]  # one replay is a turn of all of them
+            self.optimizer_boundary(recorded.key)
 
-    def replayed_thin(self, held: Recorded) -> None:
+    def replayed_unsampled(self, recorded: Recorded) -> None:
         """The same of a replay in a step that is not looked at; its end is noted apart."""
-        self.backwards += held.backwards
-        self.backwards_since_step += held.backwards
-        self.optimizer_steps += max(0, len(held.updates) - 1)
+        self.backwards += recorded.backwards
+        self.backwards_since_step += recorded.backwards
+        self.optimizer_steps += max(0, len(recorded.updates) - 1)
 
     # interruptions
 
@@ -448,14 +462,14 @@ class Steps(Hot):
         self.timeline.unwind()
         self.timeline.segment.samples = self.timeline.segment.tokens = 0
         self.rows.clear()
-        self.asked.forget()
+        self.prefetch.forget()
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
 
     def look_again(self, ended: list[Segment], beginning: int) -> None:
-        """All is looked at from here on, in the midst of a thin step. ended: its parts that other optimizers of the
-        cycle ended. beginning: how many optimizer steps begin at this moment."""
-        expected, self.thin = self.thin, 0
-        self.held = list(zip(self.cycle, ended, strict=False))
+        """All is looked at from here on, in the midst of an unsampled step. ended: its parts that other optimizers of
+        the cycle ended. beginning: how many optimizer steps begin at this moment."""
+        expected, self.unsampled = self.unsampled, 0
+        self.pending = list(zip(self.cycle, ended, strict=False))
         self.forward_seen = not self.functional  # it may have been there
         inside = self.on_stack() - beginning
         if expected > 0 and inside > 0:
@@ -466,12 +480,12 @@ class Steps(Hot):
         """The process ends: close what waited to be told apart. A part of a known cycle is no step."""
         if self.manual_open and self._is_manual():
             self._close_by_hand()
-        order = [known for known, _ in self.held]
+        order = [known for known, _ in self.pending]
         if len(self.cycle) > 1 and order == self.cycle[: len(order)]:
             return
         several = len(set(order)) > 1
-        while self.held:
-            self._close_held(len(self.held) if several else 1)
+        while self.pending:
+            self._close_pending(len(self.pending) if several else 1)
 
     def _drop_failed_step(self, beginning: int = 0) -> None:
         """An exception inside `Optimizer.step`, caught by the script, leaves no trace but an open step."""
@@ -484,7 +498,7 @@ class Steps(Hot):
     def expected(self) -> int:
         """Who steps next, where that is known: the first optimizer of the cycle, INFERENCE or BY_HAND. 0 where it is
         not, or where no step has just ended."""
-        if self.in_data or self.in_forward or self.in_backward or self.step_depth or self.held:
+        if self.in_data or self.in_forward or self.in_backward or self.step_depth or self.pending:
             return 0
         if self.timeline.busy:
             return 0
@@ -498,15 +512,15 @@ class Steps(Hot):
 
     def _close_all(self) -> None:
         """Close what was held, each update a step."""
-        while self.held:
-            self._close_held(1)
+        while self.pending:
+            self._close_pending(1)
 
-    def _close_held(self, count: int) -> None:
+    def _close_pending(self, count: int) -> None:
         """Close the first `count` segments that were held, as one step."""
         if not count:
             return
-        (_, segment), *others = self.held[:count]
-        del self.held[:count]
+        (_, segment), *others = self.pending[:count]
+        del self.pending[:count]
         for _, other in others:
             segment.absorb(other)
         self._close(segment)
@@ -530,8 +544,8 @@ class Steps(Hot):
         if self.rows:
             self.timeline.segment.samples += sum(rows for rows, _ in self.rows.values())
             self.rows.clear()
-        if self.asked.by_loader:
-            self.timeline.segment.starved |= self.asked.count()
+        if self.prefetch.by_loader:
+            self.timeline.segment.starved |= self.prefetch.count()
         self.evaluated = False
         self.passed, self.learned_at = 0, self.forwards
 
@@ -558,7 +572,7 @@ class Steps(Hot):
             self.begins = True
             self.timeline.cut()
             self._close_by_hand()
-        return self.thin != 0
+        return self.unsampled != 0
 
     def _close_by_hand(self, gap: bool = True) -> None:
         """gap: what follows may turn out to be the forward."""

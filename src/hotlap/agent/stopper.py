@@ -17,7 +17,7 @@ from .torch_internals import default_store
 from .turnstile import Turnstile
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 AHEAD = 3
 """Steps between the decision and the stop in distributed runs: ranks are at most one collective apart."""
@@ -160,7 +160,7 @@ class Stopper:
         """Ms of the steady steps that numbers will rest on."""
         if self.steady is None:
             return []
-        start = self._start(self.steady)  # all that are counted here were looked at: `Thin.allowed`
+        start = self._start(self.steady)  # all that are counted here were looked at: `StepSampling.allowed`
         return list(compress(self.walls[start:], counted(self.disturbed[start:], self.evaluating[start:])))
 
     def _start(self, steady: Steady) -> int:

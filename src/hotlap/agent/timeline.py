@@ -6,12 +6,9 @@ In the loop a cut is two numbers in a list; what they come to is reckoned when t
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import sub
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hotlap.records.phases import BACKWARD, FORWARD, H2D, OTHER
-
-if TYPE_CHECKING:
-    from .profile import Profile
 
 GAP = 6
 """Time after a forward whose phase is known only once a backward does or does not come next."""
@@ -27,8 +24,8 @@ class Segment:
 
     cuts: the phase that a cut ends, and when, ns. A phase below zero is the complement of that to which the
     time of GAP so far belongs. marks: phase, event and ns of each cut. open_marks: those whose phase is not known yet.
-    full: whether every cut was marked. starved: it waited for workers (`records.run.Step`). thin: it was not looked
-    at, or not from its beginning.
+    full: whether every cut was marked. starved: it waited for workers (`records.run.Step`). unsampled: it was not
+    looked at, or not from its beginning.
     """
 
     begun_ns: int
@@ -45,7 +42,7 @@ class Segment:
     skipped: bool = False
     probe: bool = False
     full: bool = False
-    thin: bool = False
+    unsampled: bool = False
     starved: bool = False
 
     def __post_init__(self) -> None:
@@ -84,7 +81,7 @@ class Segment:
         self.evaluation |= later.evaluation
         self.skipped |= later.skipped
         self.probe |= later.probe
-        self.thin |= later.thin
+        self.unsampled |= later.unsampled
         self.starved |= later.starved
         self.compiles += later.compiles
         self.end_ns = later.end_ns
@@ -92,13 +89,13 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-    """Thin steps in a row (`agent/thin.py`): when each ended is all that is known of most.
+    """Unsampled steps in a row (`agent/step_sampling.py`): when each ended is all that is known of most.
 
     ends: when, ns, and the event that was recorded then, if any. marked: there may be any. together: steps in a row of
     which the last alone has one. told: how many of the steps are written. one_stream: all events were recorded in one
     stream, so where the last is done all are. compiles: frames that were compiled, put down to the longest step (to
-    compile takes longer than a thin step). evaluated, skipped: the places of steps in which an evaluation ran, or whose
-    update was left out.
+    compile takes longer than an unsampled step). evaluated, skipped: the places of steps in which an evaluation ran, or
+    whose update was left out.
     """
 
     begun_ns: int
@@ -131,6 +128,19 @@ class Stretch:
         return at in self.evaluated, at in self.skipped, self.probe, self.compiles if longest else 0
 
 
+class Watch(Protocol):
+    """Who is told of the phases, such as a profile."""
+
+    def enter(self, phase: int) -> None:
+        """A phase begins."""
+
+    def leave(self) -> None:
+        """The innermost one ends."""
+
+    def unwind(self) -> None:
+        """All of them do."""
+
+
 class Timeline:
     """A stack of open phases (and gaps) over one running segment. Every nanosecond goes to exactly one phase."""
 
@@ -140,7 +150,7 @@ class Timeline:
         self.clock = clock
         self.mark = mark
         self.marking = True
-        self.watch: Profile | None = None
+        self.watch: Watch | None = None
         """Is told of phases as they open and close, outside of the time that is charged to them."""
         self.begin()
 

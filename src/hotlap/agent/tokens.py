@@ -42,7 +42,7 @@ def matrix(handed: list[Any]) -> tuple[int, int] | None:
     found = {
         (int(leaf.size(0)), int(leaf.size(1)))
         for leaf in leaves(handed)
-        if _plain(leaf) and leaf.dtype in INTEGERS and leaf.dim() == 2 and leaf.size(1) > 1
+        if _has_size(leaf) and leaf.dtype in INTEGERS and leaf.dim() == 2 and leaf.size(1) > 1
     }
     return found.pop() if len(found) == 1 else None
 
@@ -50,13 +50,13 @@ def matrix(handed: list[Any]) -> tuple[int, int] | None:
 def _for_each(output: Any, size: tuple[int, int]) -> bool:
     """Whether there are several real numbers for each of them."""
     rows, length = size
-    sizes = [tuple(leaf.shape) for leaf in leaves(output) if _plain(leaf) and leaf.is_floating_point()]
+    sizes = [tuple(leaf.shape) for leaf in leaves(output) if _has_size(leaf) and leaf.is_floating_point()]
     return any(
         one[-1] > 1 and one[:-1] in {size, (length, rows), (rows * length,)} for one in sizes if len(one) in (2, 3)
     )
 
 
-def _plain(leaf: Any) -> bool:
+def _has_size(leaf: Any) -> bool:
     """Whether its size may be asked: a nested tensor has none, a subclass, such as a lever's, may compute then, and
     under `torch.vmap` it is that of one of several."""
     return type(leaf) is torch.Tensor and not leaf.is_nested and not mapped(leaf)

@@ -20,7 +20,7 @@ import torch
 from .process_tree import Stopped
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
 MOST_LINE = 1 << 20
 

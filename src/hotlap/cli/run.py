@@ -23,7 +23,7 @@ from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
-from hotlap.tune.held import with_levers_held
+from hotlap.tune.applied_levers import with_applied_levers
 from hotlap.tune.recipe import levers_of
 
 from ._beside import Profiler, screens
@@ -163,7 +163,7 @@ def report(folder: Path, record: Run, json: bool, price: float | None = None) ->
     Raises RecordError.
     """
     with contextlib.suppress(RecordError):  # of what can't be read the verdict says so
-        record = with_levers_held(folder, record)
+        record = with_applied_levers(folder, record)
     run = RunFolder(folder)
     unwritten = [_unwritten(run, record)]
     try:

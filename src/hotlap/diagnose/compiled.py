@@ -115,13 +115,13 @@ def _recompiles(function: CompiledFunction, compiling: float) -> Finding:
         named=bool(took),
         where=_place(function, function.line),
         evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
-        f"{_plain(function.reason)}{_took(function)}",
+        f"{_guard_of(function.reason)}{_took(function)}",
         why=f"each compilation takes seconds, and {_at_the_limit(function)}",
         instead=next((remedy for named, remedy in REMEDIES if named in function.reason), OTHERWISE),
     )
 
 
-def _plain(reason: str) -> str:
+def _guard_of(reason: str) -> str:
     """Why a graph did not fit, in Dynamo's words but for the number of the graph, its notes and the stack, whose last
     lines may be hotlap's."""
     guard = reason.partition("\n")[0].partition("  # ")[0].partition(" (HINT:")[0].strip()

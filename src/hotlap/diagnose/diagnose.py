@@ -109,8 +109,8 @@ def diagnose(folder: Path) -> Diagnosis:
     ranks = [rank for rank in ranks if rank.steady.mode == mode]
     if not ranks:
         raise NothingMeasured(_nothing(RunFolder(folder)))
-    first = max(ranks, key=lambda rank: rank.steady.seen) if _apart(ranks) else ranks[0]
-    together = [first] if _apart(ranks) else ranks
+    first = max(ranks, key=lambda rank: rank.steady.seen) if _separate_processes(ranks) else ranks[0]
+    together = [first] if _separate_processes(ranks) else ranks
     if first.steady.seen < LEAST_STEPS:
         raise NothingMeasured(_too_few(first))
     run, seen = RunFolder(folder).record, RunFolder(folder).telemetry
@@ -130,7 +130,7 @@ def diagnose(folder: Path) -> Diagnosis:
     )
 
 
-def _apart(ranks: Sequence[Rank]) -> bool:
+def _separate_processes(ranks: Sequence[Rank]) -> bool:
     """Whether these are processes that trained one after another or on their own, not ranks of one run."""
     return len(ranks) > 1 and any(rank.facts is not None and rank.facts.world != len(ranks) for rank in ranks)
 
@@ -315,7 +315,7 @@ def _uneven(steady: SteadySteps) -> Iterator[str]:
     elif max(mean, typical) > UNEVEN * min(mean, typical):
         yield f"{NOT_STEADY}: a typical step takes {ms(typical)}, the mean of all is {ms(mean)}"
     elif high > BLOCKS_APART * low:
-        yield f"{NOT_STEADY}: it is {ms(low)} in some stretches of the run and {ms(high)} in others"
+        yield f"{NOT_STEADY}: {ms(low)} in one part of the run, {ms(high)} in another"
 
 
 def _spread(steady: SteadySteps) -> Spread:

@@ -107,6 +107,7 @@ class Watch:
         self.slow: list[float] = []
 
     def __call__(self) -> None:
+        """Look, at most once in LOOK_S. Raises as the class says."""
         if (failure := self.run.agent_error) is not None:
             raise AgentError(f"hotlap's agent can't start in this command: {failure}")
         if time.monotonic() < self.next:

@@ -71,17 +71,17 @@ def start(
     """
     where = cwd or Path.cwd()
     program = prepared(command, session, session_file, where)
-    apart = output is not None
+    own_session = output is not None
     try:
         return subprocess.Popen(
             list(command),
             executable=program,
             env=environment_for(session_file, extra_env),
             cwd=where,
-            stdin=subprocess.DEVNULL if apart else None,
+            stdin=subprocess.DEVNULL if own_session else None,
             stdout=output,
-            stderr=subprocess.STDOUT if apart else None,
-            start_new_session=apart,
+            stderr=subprocess.STDOUT if own_session else None,
+            start_new_session=own_session,
         )
     except OSError as error:
         raise CommandNotRunnable(f"{command[0]}: {error.strerror or error}") from error

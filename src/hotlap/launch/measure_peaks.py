@@ -45,6 +45,7 @@ def best(act: Callable[[], Any]) -> float:
 
 
 def wait() -> None:
+    """Until the device is done."""
     if CUDA:
         torch.cuda.synchronize()
 
@@ -74,6 +75,7 @@ def copy() -> float:
 
 
 def main() -> None:
+    """Print what was measured, as JSON."""
     capability = torch.cuda.get_device_capability() if CUDA else (0, 0)
     measured = {
         "name": torch.cuda.get_device_name() if CUDA else "cpu",

@@ -52,11 +52,11 @@ def packages(folder: Path, names: Sequence[str]) -> dict[str, str]:
         entries = [entry.name for entry, _ in zip(folder.iterdir(), range(MOST_INSTALLED), strict=False)]
     except (OSError, ValueError):
         return {}
-    installed = {_plain(match["name"]): match for name in entries if (match := METADATA.fullmatch(name))}
+    installed = {_normalized(match["name"]): match for name in entries if (match := METADATA.fullmatch(name))}
     known = list(installed.values())
     found, wanted = {}, set()
     for name in names:
-        if (match := installed.pop(_plain(name), None)) is not None:
+        if (match := installed.pop(_normalized(name), None)) is not None:
             found[match["name"].replace("_", "-")] = match["version"]
         else:
             wanted.add(name)
@@ -70,7 +70,7 @@ def packages(folder: Path, names: Sequence[str]) -> dict[str, str]:
     return {
         name: f"{version}{'.' if '+' in version else '+'}direct" if name in direct else version
         for name, version in found.items()
-        if _plain(name) != OWN
+        if _normalized(name) != OWN
     }
 
 
@@ -86,6 +86,6 @@ def _top_level(metadata: Path) -> set[str]:
         return set()
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     """A package's name as indexes compare them."""
     return re.sub(r"[-_.]+", "-", name).lower()

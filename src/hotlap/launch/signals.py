@@ -22,8 +22,11 @@ class Receiver(Protocol):
     """A command that runs."""
 
     @property
-    def pid(self) -> int: ...
-    def send_signal(self, number: int, /) -> None: ...
+    def pid(self) -> int:
+        """Its number."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal."""
 
 
 class Witness:

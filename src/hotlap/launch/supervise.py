@@ -15,7 +15,7 @@ import psutil
 
 from hotlap.agent.process_tree import children, stat, threads
 
-from .aside import note_family
+from .process_tree import note_family
 from .signals import Receiver, passing_signals, waited
 
 KILL_AFTER_S: Final = 8.0
@@ -41,8 +41,11 @@ class Started(Receiver, Protocol):
     """A command that runs: `subprocess.Popen` of our own, or `front.Relayed` behind a profiler."""
 
     @property
-    def returncode(self) -> int | None: ...
-    def wait(self) -> int: ...
+    def returncode(self) -> int | None:
+        """How it ended, as of `subprocess.Popen`; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; returns how it ended."""
 
 
 class Ended(NamedTuple):
@@ -199,7 +202,7 @@ def _end_orphans(before: set[int]) -> None:
     """End what the command left behind between two looks: since `adopt_orphans` it is ours. What shares our session we
     have started ourselves."""
     for _ in range(GENERATIONS):
-        left = [pid for pid in set(children(os.getpid())) - before if _apart(pid)]
+        left = [pid for pid in set(children(os.getpid())) - before if _in_other_session(pid)]
         if not left:
             return
         for pid in left:
@@ -209,7 +212,7 @@ def _end_orphans(before: set[int]) -> None:
         _reap()
 
 
-def _apart(pid: int) -> bool:
+def _in_other_session(pid: int) -> bool:
     try:
         return os.getsid(pid) != os.getsid(0)
     except (ProcessLookupError, PermissionError):

@@ -13,8 +13,8 @@ import psutil
 from hotlap.records.files import to_json
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 
-from .aside import give_way, note_family
 from .environment import open_nvml
+from .process_tree import give_way, note_family
 from .starvation import Starvation
 
 EVERY_S: Final = 0.5

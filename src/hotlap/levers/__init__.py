@@ -34,6 +34,11 @@ def modules() -> dict[str, str]:
     return found
 
 
+def known(names: Iterable[str]) -> list[Lever]:
+    """The levers of these names; parity's own and planted ones are no levers of the user's."""
+    return [all_levers()[name] for name in names if name in all_levers()]
+
+
 def answering(*causes: Cause) -> tuple[str, ...]:
     """Names of the levers that answer causes: those of the first cause first, the most promising of each before."""
     found = [
@@ -55,7 +60,6 @@ def variables_of(levers: "Iterable[Use]") -> dict[str, str]:
     """The environment variables that levers need before the command starts."""
     variables: dict[str, str] = {}
     for lever in levers:
-        known = all_levers().get(lever.name)  # parity's own and planted ones are no levers of the user's
-        if known is not None:
-            variables.update(known.environment(lever.settings))
+        for one in known([lever.name]):
+            variables.update(one.environment(lever.settings))
     return variables

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -21,9 +22,35 @@ threads without a core; page faults; calls of the driver; a device's memory that
 Risk = Literal["exact", "numeric", "semantic"]
 Stage = Literal["first", "compiler", "graphs"]
 STAGES: Final[tuple[Stage, ...]] = ("first", "compiler", "graphs")
-WATCHES: Final = 95
-"""The order of a wrapper that only counts forwards (`Seams.wrap_forward`): outside of those that replay a forward
-without a call of what lies within, where a lever that finds nothing to do would never come to say so."""
+
+
+class Around(IntEnum):
+    """What levers put around a forward (`Seams.wrap_forward`), from the innermost on.
+
+    INPUTS lie otherwise inside the compiled region. CASTS are compiled, and what they make is OFFLOADED. MASKS are
+    looked at before each call of what is COMPILED. What is REPLAYED was recorded with all of these. COUNTED: a wrapper
+    that only counts forwards, outside of those that replay one without a call of what lies within.
+    """
+
+    INPUTS = 1
+    CASTS = 2
+    COMPILED = 3
+    MASKS = 4
+    OFFLOADED = 5
+    REPLAYED = 6
+    COUNTED = 7
+
+
+Places = Literal["batches", "optimizers", "reads", "calls"]
+"""Lines to look at to write a lever by hand: the loader, the backward and what follows it; the optimizers; reads of
+values of the device; calls of the model."""
+
+
+class Unwritten(NamedTuple):
+    """Why no rule writes a lever into source, and the lines to look at to write it by hand."""
+
+    why: str
+    look_at: Places
 
 
 class Applies(NamedTuple):
@@ -110,7 +137,8 @@ class Lever:
     their pace, beyond those of others. switchable: it can be put in and taken out between two steps of a live process
     (`Seams.switch`, and `undo` of the others): no environment variables, nothing of a loader. memory_order: where
     memory counts, levers come by it, from those that make a step shorter or little longer to those that cost most time;
-    100 where the lever is not known to save any.
+    100 where the lever is not known to save any. eager: it can not be used with levers that compile. unwritten: of a
+    lever without a rule in `patch/rules`, why it has none.
     """
 
     name: ClassVar[str]
@@ -129,6 +157,12 @@ class Lever:
     costs_s: ClassVar[float] = 0.0
     switchable: ClassVar[bool] = False
     memory_order: ClassVar[int] = 100
+    eager: ClassVar[bool] = False
+    unwritten: ClassVar[Unwritten | None] = None
+
+    def excluding(self, other: "Lever") -> bool:
+        """Whether it can not be used with another one."""
+        return other.name in self.excludes or (self.eager and other.compiles)
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""

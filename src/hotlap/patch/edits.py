@@ -9,8 +9,8 @@ from typing import Final
 import libcst as cst
 
 from hotlap.source.project import Project
-from hotlap.source.scopes import Scope
-from hotlap.source.tree import Source, Unreadable
+from hotlap.source.scopes import Scope, Source
+from hotlap.source.tree import Unreadable
 
 Statements = cst.FlattenSentinel[cst.BaseStatement]
 Rewriting = Callable[[cst.CSTNode], cst.CSTNode | Statements]
@@ -75,13 +75,13 @@ def statement(source: Source, text: str) -> cst.BaseStatement:
     return found
 
 
-def after(source: Source, *texts: str, apart: bool = False) -> Rewriting:
-    """Statements put after one. apart: with an empty line between."""
+def after(source: Source, *texts: str, blank_line: bool = False) -> Rewriting:
+    """Statements put after one. blank_line: with an empty line between."""
 
     def change(node: cst.CSTNode) -> Statements:
         assert isinstance(node, cst.BaseStatement)
         first, *others = [statement(source, text) for text in texts]
-        if apart:
+        if blank_line:
             first = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         return cst.FlattenSentinel([node, first, *others])
 

@@ -17,7 +17,8 @@ from hotlap.records.run import Run
 from hotlap.runs.folder import RunFolder
 from hotlap.source.places import CannotTell, Places
 from hotlap.source.project import read_project
-from hotlap.source.tree import Source, Unreadable
+from hotlap.source.scopes import Source
+from hotlap.source.tree import Unreadable
 
 from .edits import Changes, replaced
 from .patch import Patched, patched

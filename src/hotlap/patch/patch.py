@@ -17,7 +17,8 @@ from hotlap.records.run import Facts, Lever
 from hotlap.runs.folder import TuneFolder
 from hotlap.source.places import CannotTell, Places
 from hotlap.source.project import Project, read_project
-from hotlap.source.tree import Source, Unreadable
+from hotlap.source.scopes import Source
+from hotlap.source.tree import Unreadable
 from hotlap.tune.recipe import checked
 
 from .diff import changed, diff

@@ -23,17 +23,12 @@ RECIPE: Final = "recipe.toml"
 """In the folder of a tune."""
 
 
-def plain(record: Any) -> Any:
-    """A record as plain dicts and lists."""
-    return msgspec.to_builtins(record)
-
-
 def to_json(record: Any) -> bytes:
     """A record as JSON. Bytes that are no UTF-8 (in a command or a path, where Python keeps them) become `?`."""
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_utf8(plain(record)))
+        return msgspec.json.encode(_utf8(msgspec.to_builtins(record)))
 
 
 def _utf8(value: Any) -> Any:
@@ -138,7 +133,7 @@ def _without_none(value: Any) -> Any:
 def write_recipe(path: Path, recipe: Recipe) -> None:
     """Write a recipe as TOML. Raises RecordError."""
     head = "# hotlap recipe. Use it:  hotlap run --recipe THIS-FILE COMMAND...\n"
-    write_atomic(path, (head + tomli_w.dumps(_without_none(plain(recipe)))).encode())
+    write_atomic(path, (head + tomli_w.dumps(_without_none(msgspec.to_builtins(recipe)))).encode())
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -17,8 +17,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from .project import Project
-from .scopes import Binding, Scope, Var, dotted, element, last_name
-from .tree import Source
+from .scopes import Binding, Scope, Source, Var, dotted, element, last_name
 
 DEEPEST: Final = 24
 """Assignments and calls that are followed one behind the other."""

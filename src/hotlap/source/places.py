@@ -15,9 +15,8 @@ from hotlap.records.run import Facts
 
 from .names import At, Names, argument
 from .project import Project
-from .scopes import Scope, Var, dotted, is_method_call, last_name, nodes
+from .scopes import Scope, Source, Var, dotted, is_method_call, last_name, nodes
 from .tensors import LOSS, Tensors
-from .tree import Source
 
 OPTIMIZER: Final = re.compile(r"torch\.optim(?:\.(?!lr_scheduler\.|swa_utils\.)\w+)?\.([A-Z]\w*)")
 LOADER: Final = re.compile(r"torch\.utils\.data\.(?:dataloader\.)?DataLoader$")

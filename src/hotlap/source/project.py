@@ -9,8 +9,8 @@ from typing import Final
 
 from hotlap.records.errors import UsageError
 
-from .scopes import absolute
-from .tree import Source, Unreadable, read
+from .scopes import Source, absolute
+from .tree import Unreadable, read
 
 MOST_FILES: Final = 400
 NOT_THE_USERS: Final = ("site-packages", "dist-packages", ".venv", "venv", ".git", "hotlap-runs")

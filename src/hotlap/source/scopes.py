@@ -1,13 +1,19 @@
-"""The scopes of a file: what is bound in each, every call, and the node around every node. One walk finds them all."""
+"""A file of the user's as a syntax tree, and its scopes: what is bound in each, every call, and the node around every
+node. One walk finds them all."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard, TypeVar
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, TypeVar
 
 import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+from hotlap.records.patch import Line
 
 if TYPE_CHECKING:
-    from .tree import Source
 
     class MethodCall(cst.Call):
         """A call of which the type checker knows that an attribute is called."""
@@ -17,6 +23,8 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound=cst.CSTNode)
 Scoped = cst.Module | cst.FunctionDef | cst.ClassDef | cst.Lambda
+LONGEST_LINE: Final = 200
+"""Of the text that is shown of a line."""
 BLANK = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine)
 
 
@@ -175,6 +183,7 @@ class Walk(cst.CSTVisitor):
         self._stack: list[Scope] = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
+        """Note a node. Returns whether to look into it."""
         if isinstance(node, BLANK):
             return False
         if self._above:
@@ -191,6 +200,7 @@ class Walk(cst.CSTVisitor):
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
+        """A node has been looked into."""
         if isinstance(original_node, BLANK):
             return
         self._above.pop()
@@ -275,3 +285,103 @@ def _hand_over(scope: Scope) -> None:
             above = above.parent
         if above is not None:
             above.names.setdefault(name, []).extend(scope.names.pop(name))
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A file and its syntax tree. path: absolute; shown: as the user would write it, relative to the command's folder;
+    module: its dotted name for imports ("" where it has none)."""
+
+    path: Path
+    shown: str
+    module: str
+    data: bytes
+    tree: cst.Module
+
+    @cached_property
+    def positions(self) -> Mapping[cst.CSTNode, CodeRange]:
+        """Where each node begins and ends: lines from 1, columns from 0."""
+        return dict(MetadataWrapper(self.tree, unsafe_skip_copy=True).resolve(PositionProvider))
+
+    @cached_property
+    def walk(self) -> Walk:
+        """Its scopes, calls and parents."""
+        walk = Walk(self)
+        self.tree.visit(walk)
+        return walk
+
+    @property
+    def top(self) -> Scope:
+        """The scope of the module."""
+        return self.walk.scopes[self.tree]
+
+    @property
+    def package(self) -> str:
+        """The dotted name that its relative imports start from."""
+        return self.module if self.path.name == "__init__.py" else self.module.rpartition(".")[0]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text by line."""
+        return self.data.decode(self.tree.encoding, "replace").split("\n")
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The text of a node."""
+        return self.tree.code_for_node(node)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """The line that a node begins in, from 1."""
+        return self.positions[node].start.line
+
+    def end(self, node: cst.CSTNode) -> int:
+        """The line that a node ends in."""
+        return self.positions[node].end.line
+
+    def place(self, node: cst.CSTNode) -> Line:
+        """Where a node stands, as the user is told."""
+        return self.place_of(self.line(node))
+
+    def place_of(self, number: int) -> Line:
+        """A line (from 1) with its text, as the user is told."""
+        text = self.lines[number - 1].strip() if 0 < number <= len(self.lines) else ""
+        return Line(file=self.shown, line=number, text=text[:LONGEST_LINE])
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node around a node."""
+        return self.walk.parents.get(node)
+
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes around a node, innermost first."""
+        found = self.parent(node)
+        while found is not None:
+            yield found
+            found = self.parent(found)
+
+    def around(self, node: cst.CSTNode, *kinds: type[N]) -> N | None:
+        """The innermost node of these kinds around a node."""
+        return next((found for found in self.above(node) if isinstance(found, kinds)), None)
+
+    def inside(self, outer: cst.CSTNode, inner: cst.CSTNode) -> bool:
+        """Whether a node is another one, or stands in it."""
+        return outer is inner or any(found is outer for found in self.above(inner))
+
+    def scope(self, node: cst.CSTNode) -> Scope:
+        """The function, class, lambda or module that a node stands in."""
+        scopes = self.walk.scopes
+        return next((scopes[found] for found in self.above(node) if found in scopes), self.top)
+
+    def every(self, *kinds: type[N]) -> Iterator[N]:
+        """Every node of these kinds, as they stand in the file."""
+        return (node for node in self.walk.parents if isinstance(node, kinds))
+
+    def own_line(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
+        """The statement of a node, where it has a line of its own in an indented block or at the top of the file."""
+        line = self.around(node, cst.SimpleStatementLine)
+        if line is None or len(line.body) != 1:
+            return None
+        return line if isinstance(self.parent(line), cst.IndentedBlock | cst.Module) else None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes."""
+        return hashlib.sha256(self.data).hexdigest()

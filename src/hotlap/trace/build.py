@@ -18,6 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def build(parts: list[Columns], src: source.Source) -> Trace:
+    """The tables of a trace from its decoded parts. Raises RecordError where it holds no event."""
     head = {**_object(src.head + b'"traceEvents":[]}'), **_tail(src)}
     base = head.get("baseTimeNanoseconds")
     base_ns = base if isinstance(base, int) and abs(base) < 1 << 62 else 0

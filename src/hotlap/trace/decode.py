@@ -35,6 +35,9 @@ BETWEEN: Final = b"\0"
 
 
 class OpArgs(Struct, gc=False, frozen=True):
+    """Of an op on the host: the numbers that link it to calls and to its forward; of its inputs dims, types, strides
+    (in elements) and values, as they are written."""
+
     external: int = msgspec.field(default=-1, name="External id")
     sequence: int = msgspec.field(default=-1, name="Sequence number")
     fwd_tid: int = msgspec.field(default=-1, name="Fwd thread id")
@@ -45,11 +48,15 @@ class OpArgs(Struct, gc=False, frozen=True):
 
 
 class CallArgs(Struct, gc=False, frozen=True):
+    """Of a call of the runtime or a function: the op around it, and the number that it shares with its work."""
+
     external: int = msgspec.field(default=-1, name="External id")
     correlation: int = -1
 
 
 class WorkArgs(Struct, gc=False, frozen=True):
+    """Of work on the device: whose, where, and its size in bytes; -1 where that is not told."""
+
     external: int = msgspec.field(default=-1, name="External id")
     correlation: int = -1
     device: int = -1
@@ -59,6 +66,9 @@ class WorkArgs(Struct, gc=False, frozen=True):
 
 
 class KernelArgs(WorkArgs, gc=False, frozen=True):
+    """Of a kernel: blocks and threads, registers a thread, shared memory in bytes, its place in a CUDA graph; of a
+    collective its name, elements each way and group."""
+
     grid: tuple[int, int, int] = (-1, 1, 1)
     block: tuple[int, int, int] = (-1, 1, 1)
     registers: int = msgspec.field(default=-1, name="registers per thread")
@@ -77,6 +87,8 @@ class KernelArgs(WorkArgs, gc=False, frozen=True):
 
 
 class MemoryArgs(Struct, gc=False, frozen=True):
+    """Of an allocation or, with bytes below zero, a release: its address, and bytes allocated and reserved after it."""
+
     address: int = msgspec.field(default=-1, name="Addr")
     bytes: int = msgspec.field(default=0, name="Bytes")
     device_type: int = msgspec.field(default=-1, name="Device Type")

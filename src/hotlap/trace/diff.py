@@ -1,9 +1,9 @@
 """What changed between two traces, or between two sets of ranks: everything per step, a mean over the ranks of a set.
 
 Things are the same if they have the same name, without what changes from run to run or with an edit of another line:
-the number of a step, the line at which a function begins, an address (`totals.plain`). Sums are in integer nanoseconds
-within the window and become ms per step at the end. The order is by absolute change, of equals by name, so swapping the
-two traces negates every change and keeps the order.
+the number of a step, the line at which a function begins, an address (`totals.unnumbered`). Sums are in integer
+nanoseconds within the window and become ms per step at the end. The order is by absolute change, of equals by name, so
+swapping the two traces negates every change and keeps the order.
 """
 
 from collections.abc import Callable, Sequence
@@ -92,8 +92,8 @@ def _mean(views: Sequence[View], of: Callable[[View], Totals]) -> Sums:
     for view in views:
         steps = view.window.count * len(views)
         for name, (ns, count) in of(view).items():
-            ms, number = found.get(totals.plain(name), (0.0, 0.0))
-            found[totals.plain(name)] = (ms + ns / 1e6 / steps, number + count / steps)
+            ms, number = found.get(totals.unnumbered(name), (0.0, 0.0))
+            found[totals.unnumbered(name)] = (ms + ns / 1e6 / steps, number + count / steps)
     return found
 
 

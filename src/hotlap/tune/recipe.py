@@ -124,7 +124,7 @@ def _series(version: str) -> tuple[int, ...]:
 
 def clashing(levers: Mapping[str, base.Lever], lever: base.Lever, active: Iterable[str]) -> list[str]:
     """Levers in use that exclude this one, or that it excludes."""
-    return [name for name in active if name in lever.excludes or lever.name in levers[name].excludes]
+    return [name for name in active if lever.excluding(levers[name]) or levers[name].excluding(lever)]
 
 
 def _wrong(entry: RecipeLever, before: Iterable[Lever]) -> str | None:

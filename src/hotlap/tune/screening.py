@@ -56,12 +56,12 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         whole = _worth(switching.ratio(base, full), full)
         added = [name for name in full if name not in base]
         spoilt = whole.interval is not None and whole.interval.high < 1  # by one of them: others may win beside it
-        apart = len(added) > 1 and not at_once
-        if not _surely(whole) and not (apart and spoilt):
+        one_by_one = len(added) > 1 and not at_once
+        if not _surely(whole) and not (one_by_one and spoilt):
             state.no_gain([switching.known[name] for name in added], whole, "all together" if len(added) > 1 else "")
             return False
         worth = {added[0]: _worth(switching.ratio(base, full), full, added[0])} if len(added) == 1 else {}
-        if apart:
+        if one_by_one:
             full, worth = _eliminate(state, switching, base, full)
             if full == base:
                 return False

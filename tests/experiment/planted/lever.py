@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from hotlap.levers._base import Around
+
 
 class Planted:
     """Named `planted` in a session (`sitecustomize.py`)."""
@@ -195,7 +197,7 @@ def _nan_late(seams: Any, settings: dict[str, Any]) -> None:
 
         return call
 
-    seams.wrap_forward(wrap, 30)
+    seams.wrap_forward(wrap, Around.OFFLOADED)
 
 
 def _coarse(seams: Any, settings: dict[str, Any]) -> None:
@@ -211,7 +213,7 @@ def _coarse(seams: Any, settings: dict[str, Any]) -> None:
 
         return call
 
-    seams.wrap_forward(wrap, 30)
+    seams.wrap_forward(wrap, Around.OFFLOADED)
 
 
 # honest ones
@@ -229,7 +231,7 @@ def _rounding(seams: Any, settings: dict[str, Any]) -> None:
 
         return call
 
-    seams.wrap_forward(wrap, 30)
+    seams.wrap_forward(wrap, Around.OFFLOADED)
 
 
 def _nothing(seams: Any, settings: dict[str, Any]) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ..core import Agent
 
 MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
-"""Before an update, in a thin step."""
+"""Before an update, in an unsampled step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
-INSIDE, WASTED = hook("thin_inside"), hook("wasted")
+INSIDE, WASTED = hook("unsampled_inside"), hook("wasted")
 
 
 def install(agent: "Agent") -> None:
@@ -65,25 +65,25 @@ def _end(agent: "Agent") -> Callable[[], None]:
 
 
 def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    guard, steps, thin = agent.guard, agent.steps, agent.thin
+    guard, steps, step_sampling = agent.guard, agent.steps, agent.step_sampling
     begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, _end(agent))
-    updated = guard.around(INSIDE, thin.inside)
+    updated = guard.around(INSIDE, step_sampling.inside)
 
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
-        if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
+        if not (get_ident() == guard.live or agent.trains()) or (steps.unsampled > 0 and steps.in_backward):
             return original(t_outputs, *args, **kwargs)
         if steps.recording is not None:
             steps.recording.backward()
             return original(t_outputs, *args, **kwargs)
-        if steps.thin == BY_HAND and steps.in_backward:
+        if steps.unsampled == BY_HAND and steps.in_backward:
             return original(t_outputs, *args, **kwargs)
-        if steps.thin > 0 and steps.on_stack():
+        if steps.unsampled > 0 and steps.on_stack():
             steps.backwards_since_step = 0  # these are of a closure: an update ends them, however many they are
             return run(t_outputs, *args, **kwargs)
-        if steps.thin:
-            thin.leave()
+        if steps.unsampled:
+            step_sampling.leave()
         begun(t_outputs, kwargs.get("accumulate_grad"), *args)
-        if steps.thin:  # from here on
+        if steps.unsampled:  # from here on
             return run(t_outputs, *args, **kwargs)
         try:
             return original(t_outputs, *args, **kwargs)
@@ -95,15 +95,15 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(t_outputs, *args, **kwargs)
-        if get_ident() != guard.live or steps.in_backward or not steps.thin:
+        if get_ident() != guard.live or steps.in_backward or not steps.unsampled:
             return seen(t_outputs, args, kwargs)
-        by_optimizer = steps.thin > 0
+        by_optimizer = steps.unsampled > 0
         if by_optimizer:
             unexpected = steps.backwards_since_step >= MOST
         else:  # a step BY_HAND has one; where nothing else is seen of the loop, it ends where the next one begins
             if steps.manual_open and not steps.begins:
-                thin.event()
-            unexpected = steps.thin != BY_HAND or steps.recording is not None or steps.manual_open > 0
+                step_sampling.event()
+            unexpected = steps.unsampled != BY_HAND or steps.recording is not None or steps.manual_open > 0
         if unexpected:
             return seen(t_outputs, args, kwargs)
         steps.in_backward = 1
@@ -114,7 +114,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
             steps.backwards += 1
             steps.backwards_since_step += 1
             if not by_optimizer:
-                steps.manual_open, thin.backward_ns = 1, thin.clock()
+                steps.manual_open, step_sampling.backward_ns = 1, step_sampling.clock()
             elif steps.inside:
                 updated()
 
@@ -128,7 +128,7 @@ def _patch_scale(agent: "Agent") -> None:
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
-        quiet = agent.steps.thin or agent.steps.recording is not None
+        quiet = agent.steps.unsampled or agent.steps.recording is not None
         if not quiet and isinstance(outputs, torch.Tensor) and agent.mine():
             agent.guard.call(SCALE, agent.script.scaled, scaled, outputs)
         return scaled

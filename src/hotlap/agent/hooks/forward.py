@@ -28,7 +28,8 @@ from ..steps import BY_HAND, INFERENCE, Steps
 from ..torch_internals import CALL, CALL_CODE, IMPL, function_modes, modes, tracing_state, usual_call
 
 if TYPE_CHECKING:
-    from ..core import Agent
+    from .. import interface
+    from ..interface import Agent
 
 FIND, BEGIN, END = hook("forward_find"), hook("forward_begin"), hook("forward_end")
 SETTLED = 4
@@ -52,7 +53,7 @@ def install(agent: "Agent") -> None:
     _patch_eval(agent, agent.finder)
 
 
-def _patch_eval(agent: "Agent", finder: "Finder") -> None:
+def _patch_eval(agent: "Agent", finder: "interface.Finder") -> None:
     guard, original = agent.guard, torch.nn.Module.eval
 
     @functools.wraps(original)
@@ -116,7 +117,7 @@ class Finder:
             self.leave()
 
     def ready(self) -> bool:
-        """Before thin steps: whether no module is looked for any more."""
+        """Before unsampled steps: whether no module is looked for any more."""
         return not self.looking or self.evaluation
 
     def leave(self) -> None:
@@ -170,7 +171,7 @@ class Finder:
         if self.evaluation:
             self._evaluation(module)
             return
-        if steps.thin or isinstance(module.__dict__.get(IMPL), Observed) or not hasattr(module, "training"):
+        if steps.unsampled or isinstance(module.__dict__.get(IMPL), Observed) or not hasattr(module, "training"):
             return  # the last is one that TorchScript has frozen
         first = next(iter(module.parameters()), None)
         if first is None or type(module) in self.wrappers or self._wraps_anew(type(module), first):
@@ -222,14 +223,14 @@ class Finder:
         self.leave()
         if graded or known:
             self.in_vain = self._step()
-        elif self.agent.steps.thin:
-            self.agent.thin.evaluating()
+        elif self.agent.steps.unsampled:
+            self.agent.step_sampling.evaluating()
         else:
             self.agent.steps.evaluating()
 
     def _step(self) -> int:
         """The number of the step that is going on."""
-        return self.agent.recorder.index + len(self.agent.thin.ends)
+        return self.agent.recorder.index + len(self.agent.step_sampling.ends)
 
 
 def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
@@ -238,11 +239,11 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     if caller.f_code is CALL_CODE and (owner := caller.f_locals["self"]) is not module:
         return getattr(owner, CALL)(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
     steps = root.steps
-    if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
+    if not steps.unsampled or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
         return root.seen(args, kwargs)
-    if steps.thin == BY_HAND and steps.manual_open and is_grad_enabled():
-        root.agent.thin.event()
-        if not steps.thin:
+    if steps.unsampled == BY_HAND and steps.manual_open and is_grad_enabled():
+        root.agent.step_sampling.event()
+        if not steps.unsampled:
             return root.seen(args, kwargs)
     steps.forwards += 1
     steps.in_forward = 1
@@ -250,8 +251,8 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
         return getattr(module, CALL)(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
     finally:
         steps.in_forward = 0
-        if steps.thin == INFERENCE or not module.training or root.graded is not None:
-            root.thinned()
+        if steps.unsampled == INFERENCE or not module.training or root.graded is not None:
+            root.unsampled()
 
 
 class Observed(functools.partial[Any]):
@@ -260,6 +261,7 @@ class Observed(functools.partial[Any]):
 
     @property
     def root(self) -> "Root":
+        """The observer that it calls."""
         found: Root = self.args[0]
         return found
 
@@ -279,8 +281,8 @@ class Root(Watched):
     def __init__(self, agent: "Agent", module: Any) -> None:
         self.agent, self.guard, self.steps = agent, agent.guard, agent.steps
         around = agent.guard.around
-        self.begun, self.ended, self.thinned = (
-            around(BEGIN, self.begin), around(END, self.end), around(END, self.ended_thin),
+        self.begun, self.ended, self.unsampled = (
+            around(BEGIN, self.begin), around(END, self.end), around(END, self.ended_unsampled),
         )  # fmt: skip
         self.module: Callable[[], Any] = weakref.ref(module)
         self.key, self.kind = id(module), type(module)
@@ -348,7 +350,7 @@ class Root(Watched):
             return self.forward(*args, **kwargs)
         training = is_grad_enabled()
         self.begun(training, args, kwargs)
-        if steps.thin:  # from here on
+        if steps.unsampled:  # from here on
             return _call(self, *args, **kwargs)
         output = None
         try:
@@ -359,6 +361,7 @@ class Root(Watched):
                 self.ended(training, args, kwargs, output)
 
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
+        """Before the forward. training: gradients are enabled; args, kwargs: what it is called with."""
         steps = self.steps
         evaluating = not self.module().training
         if self.described < DESCRIBED or not self.levers_in or not training:
@@ -406,24 +409,25 @@ class Root(Watched):
         self.own = self.own and self.forward is self.before
         self.looks = LOOKS if self.own else 0  # what runs within a lever is the lever's
 
-    def ended_thin(self) -> None:
-        """A forward ended in a thin step: of an inference, or of a model that is being evaluated. That one with
+    def ended_unsampled(self) -> None:
+        """A forward ended in an unsampled step: of an inference, or of a model that is being evaluated. That one with
         gradients was such, after `graded` backwards, shows when it trains and there was no other."""
-        steps, thin = self.steps, self.agent.thin
-        if not steps.thin or get_ident() != self.guard.live or tracing_state() is not None:
+        steps, step_sampling = self.steps, self.agent.step_sampling
+        if not steps.unsampled or get_ident() != self.guard.live or tracing_state() is not None:
             return
         if is_grad_enabled():
             before, self.graded = self.graded, None
-            if steps.thin != INFERENCE and not self.module().training:
+            if steps.unsampled != INFERENCE and not self.module().training:
                 self.graded = steps.backwards
             elif before == steps.backwards:
-                thin.evaluating()
-        elif steps.thin == INFERENCE:
-            thin.lapped()
+                step_sampling.evaluating()
+        elif steps.unsampled == INFERENCE:
+            step_sampling.lapped()
         else:
-            thin.evaluating()
+            step_sampling.evaluating()
 
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:
+        """After it. output: what it returned."""
         steps = self.steps
         if not training and steps.backwards:
             self.agent.besides.end(self.key)
@@ -433,8 +437,8 @@ class Root(Watched):
             self.agent.probe.random_draws(self.random, random_state())
             self.random = None
         if self.looks and training:
-            self.looks = self.looks - 1 if self.agent.script.ran(self.module(), output) else 0
-        if training and not steps.aside:  # a text that grows by a token is handed over whole each time
+            self.looks = self.looks - 1 if self.agent.script.forward_ops(self.module(), output) else 0
+        if training and not steps.outside_rows:  # a text that grows by a token is handed over whole each time
             handed = [*args, *kwargs.values()]
             steps.timeline.segment.tokens += self.agent.tokens.of(self.key, self.module(), handed, output)
         steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))

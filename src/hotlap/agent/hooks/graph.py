@@ -61,9 +61,10 @@ class Graphs:
         self.begun, self.ended = guard.around(BEGIN, self._begin), guard.around(END, self._end)
         self.replays = guard.around(REPLAY, self._replays)
         self.replayed = guard.around(REPLAYED, agent.steps.replay_end)
-        self.replayed_thin = guard.around(REPLAYED, self._replayed_thin)
+        self.replayed_unsampled = guard.around(REPLAYED, self._replayed_unsampled)
 
     def install(self, kind: Any) -> None:
+        """Wrap the methods of a class of graphs."""
         kind.capture_begin = self._capture_begin(kind.capture_begin)
         kind.capture_end = self._capture_end(kind.capture_end)
         kind.replay = self._around_replay(kind.replay)
@@ -102,10 +103,10 @@ class Graphs:
             replays = self.replays(graph) if self.known and get_ident() == guard.live else None
             if replays is None:
                 return original(graph, *args, **kwargs)
-            held, thin, expected = replays
-            if thin:
+            held, unsampled, expected = replays
+            if unsampled:
                 result = original(graph, *args, **kwargs)
-                self.replayed_thin(held, expected)
+                self.replayed_unsampled(held, expected)
                 return result
             try:
                 return original(graph, *args, **kwargs)
@@ -119,7 +120,7 @@ class Graphs:
         steps = self.agent.steps
         if steps.in_forward or steps.in_backward or steps.in_data:
             return True
-        return (steps.step_depth > 0 or steps.thin > 0) and steps.on_stack() > 0
+        return (steps.step_depth > 0 or steps.unsampled > 0) and steps.on_stack() > 0
 
     # under the guard
 
@@ -132,7 +133,7 @@ class Graphs:
             return
         outer = not self._inside()
         if outer:
-            agent.thin.leave()
+            agent.step_sampling.leave()
         self.running = Running(id(graph), outer, claimed, (steps.recording, steps.in_forward))
         steps.recording = Recorded()
         if outer:
@@ -167,20 +168,20 @@ class Graphs:
         held = found[1]
         if self._inside() and not held.updates:
             return None
-        if steps.thin and steps.thin != BY_HAND:
-            expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
+        if steps.unsampled and steps.unsampled != BY_HAND:
+            expected = steps.unsampled == held.key or (steps.unsampled == INFERENCE and FORWARD in held.phases)
             if expected or not steps.replay_ends_step(held):
                 return held, True, expected
         if not agent.begun:
             agent.begin()
-        if steps.thin:
-            agent.thin.leave()
+        if steps.unsampled:
+            agent.step_sampling.leave()
         steps.replay_begin(held)
         return held, False, False
 
-    def _replayed_thin(self, held: Recorded, expected: bool) -> None:
-        self.agent.steps.replayed_thin(held)
+    def _replayed_unsampled(self, held: Recorded, expected: bool) -> None:
+        self.agent.steps.replayed_unsampled(held)
         if expected:
-            self.agent.thin.lapped()
+            self.agent.step_sampling.lapped()
         elif held.evaluation:
-            self.agent.thin.evaluating()
+            self.agent.step_sampling.evaluating()

@@ -53,7 +53,7 @@ def install(agent: "Agent") -> None:
 
 def _patch_next(agent: "Agent") -> None:
     original = BatchIterator.__next__
-    guard, steps, thin, lapped = agent.guard, agent.steps, agent.thin, agent.thin.lapped
+    guard, steps, step_sampling, lapped = agent.guard, agent.steps, agent.step_sampling, agent.step_sampling.lapped
     batches = Batches(agent)
     begun, ended = guard.around(BEGIN, batches.begin), guard.around(END, batches.end)
     gave_up, refilled = guard.around(END, batches.gave_up), guard.around(START, batches.refilled)
@@ -69,7 +69,7 @@ def _patch_next(agent: "Agent") -> None:
         if get_ident() != guard.live and not agent.mine():
             return original(iterator)
         begun(iterator)
-        if steps.thin:  # from here on
+        if steps.unsampled:  # from here on
             return __next__(iterator)
         batch = None
         try:
@@ -81,15 +81,15 @@ def _patch_next(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        if not steps.thin or get_ident() != guard.live:
+        if not steps.unsampled or get_ident() != guard.live:
             return seen(self)
-        if steps.thin == BY_HAND and steps.manual_open:
+        if steps.unsampled == BY_HAND and steps.manual_open:
             steps.manual_open = 0
             lapped()
-            if not steps.thin:
+            if not steps.unsampled:
                 return seen(self)
-        if steps.thin != INFERENCE and not is_grad_enabled():
-            thin.evaluating()
+        if steps.unsampled != INFERENCE and not is_grad_enabled():
+            step_sampling.evaluating()
         steps.in_data += 1  # a forward that makes a batch is none of the loop's
         batch = None
         try:
@@ -114,11 +114,12 @@ class Batches:
         self.agent = agent
 
     def begin(self, iterator: Any) -> None:
+        """A batch is asked for."""
         agent, steps, making = self.agent, self.agent.steps, self.agent.script.making
         if not agent.begun:
             agent.begin()
         steps.data_begin()
-        if steps.thin:
+        if steps.unsampled:
             return
         if making.followed:
             making.begin(agent.probe.active)
@@ -129,6 +130,7 @@ class Batches:
         iterator._hotlap_early = early(iterator) if made_ahead else 0
 
     def end(self, iterator: Any, batch: Any) -> None:
+        """It has come. batch: None where there is none any more, or an error came in its place."""
         steps, script, probe = self.agent.steps, self.agent.script, self.agent.probe
         training, facts = is_grad_enabled(), iterator._hotlap_facts
         of_the_loop = training or steps.infers
@@ -143,13 +145,13 @@ class Batches:
             if iterator._hotlap_late is not None and of_the_loop:
                 took_ms = (time.perf_counter_ns() - iterator._hotlap_asked) / 1e6
                 late = iterator._hotlap_late or early(iterator) > iterator._hotlap_early
-                steps.asked.came(iterator, facts, late, iterator._hotlap_starved, took_ms)
+                steps.prefetch.came(iterator, facts, late, iterator._hotlap_starved, took_ms)
         if probe.active and of_the_loop:
             probe.batch(batch, training)
 
     def gave_up(self, iterator: Any) -> None:
-        """No batch came of it in a thin step, at whose beginning it was asked for."""
-        iterator._hotlap_asked = self.agent.thin.begun_ns
+        """No batch came of it in an unsampled step, at whose beginning it was asked for."""
+        iterator._hotlap_asked = self.agent.step_sampling.begun_ns
         self.agent.script.gave_up(iterator)
 
     def refilled(self, iterator: Any, asked_ns: int) -> None:
@@ -166,15 +168,15 @@ def _patch_start(agent: "Agent") -> None:
             agent.begin()
         if agent.session.profile_steps:
             agent.folder()  # or a worker that has something to report would make it
-        if agent.steps.thin == BY_HAND:
-            agent.thin.event()
-        if not agent.steps.thin:
+        if agent.steps.unsampled == BY_HAND:
+            agent.step_sampling.event()
+        if not agent.steps.unsampled:
             agent.steps.data_begin()
-        return agent.steps.thin
+        return agent.steps.unsampled
 
-    def end(loader: Any, iterator: Any, thin: int, begun_ns: int) -> None:
+    def end(loader: Any, iterator: Any, unsampled: int, begun_ns: int) -> None:
         took_ns = time.perf_counter_ns() - begun_ns
-        if not thin:
+        if not unsampled:
             agent.steps.data_end(None, True)
         if iterator is not None:
             iterator._hotlap_facts = agent.script.loader(loader, torch.is_grad_enabled())
@@ -190,14 +192,14 @@ def _patch_start(agent: "Agent") -> None:
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
         mine = agent.mine()
-        thin, begun_ns = agent.guard.call(START, begin) if mine else None, time.perf_counter_ns()
+        unsampled, begun_ns = agent.guard.call(START, begin) if mine else None, time.perf_counter_ns()
         iterator = None
         try:
             iterator = original(self)
             return iterator
         finally:
             if mine and agent.mine():
-                agent.guard.call(START, end, self, iterator, thin, begun_ns)
+                agent.guard.call(START, end, self, iterator, unsampled, begun_ns)
 
     BatchIterator._hotlap_starts = False
     setattr(*MAKE_ITERATOR, _get_iterator)

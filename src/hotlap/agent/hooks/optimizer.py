@@ -33,10 +33,10 @@ def install(agent: "Agent") -> None:
         key = id(optimizer)
         known = seen.get(key)
         new = known is None or known() is not optimizer
-        if steps.thin:
+        if steps.unsampled:
             if steps.nested and not new and steps.on_stack() > 1:
                 return  # inside of the one that is expected
-            agent.thin.leave(beginning=1)
+            agent.step_sampling.leave(beginning=1)
         if new:
             first(key, optimizer)
         if steps.optimizer_begin(key) and probe.active:
@@ -60,7 +60,7 @@ def install(agent: "Agent") -> None:
                 probe.after_update(key, optimizer)
             steps.optimizer_boundary(key)
 
-    begun, ended, thin = guard.around(BEGIN, begin), guard.around(END, end), agent.thin
+    begun, ended, step_sampling = guard.around(BEGIN, begin), guard.around(END, end), agent.step_sampling
 
     def begins(optimizer: Any) -> None:
         if get_ident() == guard.live or agent.mine():
@@ -68,17 +68,21 @@ def install(agent: "Agent") -> None:
 
     # `is_dynamo_compiling` comes first: a compiled step then drops the rest, which could not be traced.
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling() and steps.thin != id(optimizer) and not (steps.thin and steps.in_backward):
+        if (
+            not is_dynamo_compiling()
+            and steps.unsampled != id(optimizer)
+            and not (steps.unsampled and steps.in_backward)
+        ):
             begins(optimizer)
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling() or get_ident() != guard.live:
             return
-        if steps.thin and steps.in_backward:
+        if steps.unsampled and steps.in_backward:
             steps.inside.append(id(optimizer))
             steps.optimizer_steps += 1
-        elif steps.thin == id(optimizer):
-            thin.lapped()
+        elif steps.unsampled == id(optimizer):
+            step_sampling.lapped()
         else:
             ended(optimizer)
 
@@ -93,7 +97,7 @@ def _patch_init(agent: "Agent") -> None:
 
     def built(optimizer: Any) -> None:
         if get_ident() == guard.live:  # one that another thread makes is none of the loop's yet
-            agent.thin.leave()
+            agent.step_sampling.leave()
         agent.steps.optimizer_built(optimizer)
         agent.finder.look_again()
 
@@ -116,7 +120,7 @@ def _patch_scaler(agent: "Agent") -> None:
         result = original(self, optimizer, *args, **kwargs)
         skipped = agent.steps.optimizer_steps == before and agent.steps.recording is None
         if skipped and agent.mine() and self.is_enabled():
-            agent.guard.call(SCALER, agent.thin.skipped, id(optimizer))
+            agent.guard.call(SCALER, agent.step_sampling.skipped, id(optimizer))
         return result
 
     kind.step = step

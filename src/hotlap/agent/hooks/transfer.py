@@ -55,11 +55,11 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
         """Whether a phase of the step begins."""
         if tensor.device.type != "cpu" or not (always or _to_device(args, kwargs)):
             return False
-        if steps.thin:
-            agent.thin.event()
-        if not steps.thin:
+        if steps.unsampled:
+            agent.step_sampling.event()
+        if not steps.unsampled:
             steps.transfer_begin()
-        return not steps.thin
+        return not steps.unsampled
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.transfer_end)
 
@@ -77,7 +77,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
-        if steps.thin and (steps.thin != BY_HAND or not steps.manual_open):  # it ends no step
+        if steps.unsampled and (steps.unsampled != BY_HAND or not steps.manual_open):  # it ends no step
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
         return seen(self, args, kwargs)
 

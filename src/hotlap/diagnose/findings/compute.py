@@ -30,7 +30,7 @@ ISSUING = (
     "operations as small as these may take Python and dispatch longer than they compute: then a step with a larger "
     "batch takes hardly longer"
 )
-UNTOLD = "whether arithmetic or memory traffic limits it takes a trace to tell"
+UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
 NAMED = 3
 

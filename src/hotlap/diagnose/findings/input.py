@@ -52,9 +52,9 @@ def find(measured: Measured) -> Finding | None:
 def _why(measured: Measured, loader: LoaderFacts) -> str:
     if not loader.workers:
         return "batches are made in the training process, one after another, while the model stands still"
-    there = f"{loader.asked - loader.late} of {loader.asked} batches were there when they were asked for"
+    ready = f"{loader.asked - loader.late} of {loader.asked} batches were" if loader.late else "every batch was"
     if _handed_over(measured, loader):
-        return f"{there}: what takes the time is to take one over from its worker, not to make it"
+        return f"the workers keep up: {ready} ready; taking one over from its worker is what takes the time"
     slowly = "the workers make batches more slowly than the model uses them up"
     if loader.asked < ENOUGH or not loader.asked_ms or many_tensors(loader):
         return f"{slowly}, or to take one over takes as long"
@@ -85,7 +85,7 @@ def _full(measured: Measured) -> bool:
 
 
 def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
-    """Whether most of the time went to batches that had been made when they were asked for. (Workers that deliver
+    """Whether most of the time went to batches that were ready. (Workers that deliver
     together are waited for at one batch of many.) Not told where a batch that is there waits for a core too."""
     if _full(measured):
         return False

@@ -7,7 +7,7 @@ from ._base import Measured
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: what the mean step takes more than those that were looked at (`agent/thin.py`)."""
+    """Share: what the mean step takes more than those that were looked at (`agent/step_sampling.py`)."""
     if not measured.unseen_ms:
         return None
     looked_at = measured.share(*measured.phases.__struct_fields__)

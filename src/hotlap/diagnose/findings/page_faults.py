@@ -1,4 +1,4 @@
-"""The step's memory comes from the kernel anew, page by page."""
+"""Each step gives memory back to Linux and takes it again."""
 
 from hotlap.levers import answering
 from hotlap.levers.host.host_allocator import LEAST_FAULTS
@@ -25,11 +25,10 @@ def find(measured: Measured) -> Finding | None:
         bound="unknown",
         share=0.0,
         cost_ms=min(measured.step_ms, host.system_ms),
-        title="the kernel maps the step's memory page by page",
+        title="Linux page faults: memory is given back and taken again each step",
         evidence=f"{host.faults:.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
         f"{ms(host.system_ms)} a step of all threads",
-        why="memory that a step frees goes back to the kernel, which clears each page of 4 KiB again when it is next "
-        "touched",
+        why="the kernel clears each page of 4 KiB again when it is next touched",
         instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",
         levers=answering("page-faults"),
         beneath=True,

@@ -1,4 +1,4 @@
-"""Workers copy a dataset's Python objects page by page."""
+"""Workers copy a dataset's Python objects."""
 
 from hotlap.records.diagnosis import Finding
 

@@ -1,8 +1,8 @@
 """Called by torch at the end of `import torch`, in any process that hotlap started. Must never raise."""
 
 
-def wake():
-    """Load the hotlap package from where the session says it is, without touching sys.path, and wake the agent."""
+def start():
+    """Load the hotlap package from where the session says it is, without touching sys.path, and start the agent."""
     import os
 
     path = os.environ.get("HOTLAP_SESSION")
@@ -22,9 +22,9 @@ def wake():
             module = importlib.util.module_from_spec(spec)
             sys.modules["hotlap"] = module
             spec.loader.exec_module(module)
-        from hotlap.agent.wake import wake as wake_agent
+        from hotlap.agent.start import start as start_agent
 
-        wake_agent()
+        start_agent()
     except Exception as error:  # noqa: BLE001 - the agent's guard before the agent exists: torch must import
         _tell(path, error)
 

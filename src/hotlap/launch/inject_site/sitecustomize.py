@@ -33,9 +33,9 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module):
         self.loader.exec_module(module)
-        from _hotlap_entry import wake
+        from _hotlap_entry import start
 
-        wake()
+        start()
 
     def __getattr__(self, name):
         return getattr(self.loader, name)

@@ -145,13 +145,13 @@ class Rewrite:
             return
         try:
             with unset_fake():
-                apart = differs(self.graph, site, result, self._known)
+                difference = differs(self.graph, site, result, self._known)
         except (Unchecked, RuntimeError) as why:  # RuntimeError: out of memory, most likely
             self.report.unchecked.append(str(why)[:200])
             return
         allowed = ALLOWED[site.final.meta["example_value"].dtype]
-        if not apart <= allowed:
-            raise Unfit(f"fused, it differs by {apart:.1%} from what is written, more than {allowed:.1%}")
+        if not difference <= allowed:
+            raise Unfit(f"fused, it differs by {difference:.1%} from what is written, more than {allowed:.1%}")
         self.checked.add(key)
 
     def _known(self, node: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
-from .._base import WATCHES, Applies, Context, Settings
+from .._base import Applies, Around, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..compiler._graph import Compiled
     from ._masks import Relied
 
-ORDER: Final = 21
-"""Around what `compile` makes (20), so that the masks are looked at before each call of it."""
 PATIENCE: Final = 8
 """Outermost forwards in which some attention must have been found."""
 SHARE: Final = 0.7
@@ -70,8 +68,8 @@ class Attention(_same_random.DrawsOtherwise):
 
         fused = Fused(seams, bool(settings.get(_same_random.SETTING)))
         seams.switch(lambda: PASSES.append(fused.rewrite), lambda: PASSES.remove(fused.rewrite))
-        seams.wrap_forward(fused.wrap, ORDER)
-        seams.wrap_forward(fused.watch, WATCHES)
+        seams.wrap_forward(fused.wrap, Around.MASKS)
+        seams.wrap_forward(fused.watch, Around.COUNTED)
 
     def source(self, settings: Settings) -> str:
         return (

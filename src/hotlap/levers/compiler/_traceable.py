@@ -20,7 +20,7 @@ def traceable(module: Any, forward: Callable[..., Any], shared: bool = False) ->
     has none, and would run eagerly without a word. Graphs belong to a piece of code, which may have eight of them.
     """
     if not shared:
-        forward = _apart(module, forward)
+        forward = _own_code(module, forward)
     if not type(module).forward.__module__.startswith("torch.nn.modules."):
         return forward
 
@@ -32,7 +32,7 @@ def traceable(module: Any, forward: Callable[..., Any], shared: bool = False) ->
     return traced
 
 
-def _apart(module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _own_code(module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
     """A forward with code of its own from the second on that is compiled of a model, beside other levers: what those
     change of the compiler is not told by its guards, and code can have only so many graphs."""
     if module not in TAKEN:

@@ -26,9 +26,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
-from .._base import Applies, Context, Settings, one_of
-from .._held import hold_attribute
+from .._base import Applies, Around, Context, Settings, one_of
 from .._internals import internals
+from .._process_settings import hold_attribute
 from . import _compile_cache
 from ._losses import switched_losses
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hotlap.records.run import Environment, Facts
 
 
-ORDER: Final = 20
 MODES: Final = ("default", "dynamic", "max-autotune-no-cudagraphs")
 """torch.compile's own, and one for inputs of many shapes. The last is for recipes: see above."""
 COMPILERS: Final = ("g++", "clang++", "c++")
@@ -108,7 +107,7 @@ class Compile(Compiling):
             hold_attribute(seams, internals().dynamo_config(), "assume_static_by_default", False)
             mode = "default"
         seams.switch(*switched_losses())
-        seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
+        seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), Around.COMPILED)
 
     def source(self, settings: Settings) -> str:
         mode = settings["mode"]

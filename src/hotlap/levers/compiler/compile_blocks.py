@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Settings, one_of
+from .._base import Applies, Around, Context, Settings, one_of
 from .._internals import internals
 from ._losses import switched_losses
 from .compile import LEVER as WHOLE
-from .compile import ORDER, Compiling
+from .compile import Compiling
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -69,7 +69,7 @@ class CompileBlocks(Compiling):
             without_losses()
 
         seams.on_root(change, undo)
-        seams.wrap_forward(now.wrap, ORDER)
+        seams.wrap_forward(now.wrap, Around.COMPILED)
 
     def source(self, settings: Settings) -> str:
         dynamic = "dynamic=True" if settings["shapes"] == "dynamic" else ""

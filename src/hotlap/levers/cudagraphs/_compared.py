@@ -23,7 +23,7 @@ NOISE: Final = 0.1
 key's bias has."""
 
 
-def apart(
+def difference(
     got: Sequence[Any],
     expected: Sequence[Any],
     most: float = TOLERANCE,
@@ -37,8 +37,8 @@ def apart(
     import torch
 
     pairs = zip(spread, expected, strict=True) if spread else ()
-    apart_too = [0.0 if torch.equal(one, other) else relative_error(one, other) for one, other in pairs]
-    widest = max((error for error in apart_too if error < NOISE), default=0.0)
+    differences = [0.0 if torch.equal(one, other) else relative_error(one, other) for one, other in pairs]
+    widest = max((error for error in differences if error < NOISE), default=0.0)
     outputs = len(expected) - len(gradients)
     negligible = _negligible(expected[outputs:], gradients)
     for at, (one, other) in enumerate(zip(got, expected, strict=True)):
@@ -48,8 +48,8 @@ def apart(
             continue
         gap = relative_error(one, other)
         allowed = most
-        if spread and apart_too[at]:
-            allowed = max(most, TIMES_SPREAD * apart_too[at], min(MOST_SPREAD, TIMES_SPREAD * widest))
+        if spread and differences[at]:
+            allowed = max(most, TIMES_SPREAD * differences[at], min(MOST_SPREAD, TIMES_SPREAD * widest))
         if not gap <= allowed:
             of = f" in the gradient of {gradients[at - outputs]}" if at >= outputs else ""
             return f"its replay differs by {gap:.2%} from an ordinary call{of}"

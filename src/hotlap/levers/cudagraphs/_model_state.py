@@ -54,9 +54,9 @@ class Model:
         lists += [one for one in deep if type(one) in {list, deque}]
         dicts += [one for one in deep if type(one) is dict]
         self._sets = [(one, frozenset(one)) for one in deep if type(one) is set]
-        known = [(of, [*_plain(of), *_others(of)]) for of in dicts]
+        known = [(of, [*_data_names(of), *_others(of)]) for of in dicts]
         outside = [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
-        outside += [(of, _plain(of)) for of in _dicts(found)]
+        outside += [(of, _data_names(of)) for of in _dicts(found)]
         inside = list(filter(None, map(inner.own_modules, parts)))
         self._held = _reader((of, [name for name, item in of.items() if _is_tensor(item)]) for of in own)
         self._values = _Values(_reader(known))
@@ -220,7 +220,7 @@ def _is_tensor(item: Any) -> bool:
     return isinstance(item, torch.Tensor)
 
 
-def _plain(of: dict[str, Any]) -> list[str]:
+def _data_names(of: dict[str, Any]) -> list[str]:
     usual = _usual() - {"training"}
     return [name for name, item in of.items() if name not in usual and type(item) in PLAIN]
 
@@ -260,7 +260,7 @@ def _containers(held: list[Any], dicts: list[dict[str, Any]], lists: list[Any]) 
     known, own = set(map(id, [*lists, *dicts])), set(map(id, held))
     waiting = [item for item in held if type(item) in CONTAINERS]
     objects = [of for of in dicts if id(of) not in own]
-    waiting += [c for of in objects for c in of.values() if type(c) in CONTAINERS and _all_plain(c)]
+    waiting += [c for of in objects for c in of.values() if type(c) in CONTAINERS and _all_data(c)]
     found, looked = [], 0
     while waiting and looked < MOST_INSIDE:
         one = waiting.pop()
@@ -273,5 +273,5 @@ def _containers(held: list[Any], dicts: list[dict[str, Any]], lists: list[Any]) 
     return found
 
 
-def _all_plain(container: Any) -> bool:
+def _all_data(container: Any) -> bool:
     return all(type(item) in PLAIN for item in (container.values() if type(container) is dict else container))

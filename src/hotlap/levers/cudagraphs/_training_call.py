@@ -114,12 +114,12 @@ def waves(leaf: Any) -> Any:
 
     line = torch.linspace(-1, 1, max(2, leaf.numel()), dtype=torch.float32, device=leaf.device)[: leaf.numel()]
     made = line.to(leaf.dtype).reshape(leaf.shape)
-    if made.stride() == leaf.stride() or not _apart(leaf):
+    if made.stride() == leaf.stride() or not _has_no_overlap(leaf):
         return made
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(made)
 
 
-def _apart(tensor: Any) -> bool:
+def _has_no_overlap(tensor: Any) -> bool:
     """Whether each element surely has a place of its own."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

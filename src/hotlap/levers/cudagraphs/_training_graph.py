@@ -32,7 +32,7 @@ from typing import Any, Final
 from .._internals import internals
 from .._nested import each_tensor, tensors
 from ._call_inputs import ODD, Inputs, Key, Unfit, read
-from ._compared import apart, tried, without_cached_casts
+from ._compared import difference, tried, without_cached_casts
 from ._device import Device
 from ._effects import PLAIN, Effects, storage, strange, watched
 from ._model_state import Model
@@ -413,13 +413,13 @@ class GraphedTraining:
         names = [f"argument {at}" for at, t in enumerate(bucket.inputs) if t.requires_grad]
         names += [name for name, p in module.named_parameters() if p.requires_grad]
         gradients = list(itertools.compress(names, ordinary.used))
-        why = apart(got, rehearsed.tensors, gradients=gradients)
+        why = difference(got, rehearsed.tensors, gradients=gradients)
         if why:  # kernels that add in another order each time
             again()
             with aliased(module):
                 once_more = self._rehearsed(call_with(bucket.inputs))
-            why = apart(got, rehearsed.tensors, spread=once_more.tensors, gradients=gradients)
-        if not why and (why := apart(rehearsed.tensors, ordinary.tensors, ELSEWHERE, gradients=gradients)):
+            why = difference(got, rehearsed.tensors, spread=once_more.tensors, gradients=gradients)
+        if not why and (why := difference(rehearsed.tensors, ordinary.tensors, ELSEWHERE, gradients=gradients)):
             why = why.replace("its replay", "on another stream it")
         return why
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings
+from .._base import Applies, Context, Lever, Settings, Unwritten
 from .._fused import begin_at_zero, fuse, unfit, unfuse
 from .._internals import internals
 from ._device import FULL, capture, room
@@ -29,6 +29,11 @@ class GraphOptimizer(Lever):
     excludes = ("optimizer-offload",)
     stage = "graphs"
     costs_s = 5.0
+    unwritten = Unwritten(
+        "a CUDA graph needs gradients that stay at their addresses, a learning rate on the device and steps before it "
+        "is captured: no small diff, and every way of clearing gradients or changing the rate has to be looked at",
+        "optimizers",
+    )
 
     def applies(self, context: Context) -> Applies:
         optimizers = context.facts.optimizers

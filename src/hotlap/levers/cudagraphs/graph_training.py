@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings
+from .._base import Applies, Around, Context, Lever, Settings, Unwritten
 from .._internals import internals
 from ..memory.allocator import EXPANDABLE
 from ._compared import TOLERANCE
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Facts
 
-ORDER: Final = 60
-"""Outside of autocast (10) and compile (20), which are recorded with the forward."""
 SHARE: Final = 0.85
 """Of forward and backward: looking whether all is as it was, copies of inputs and outputs, and the loss remain."""
 
@@ -52,6 +50,11 @@ class GraphTraining(Lever):
     excludes = ("activation-offload", "checkpoint-blocks")
     stage = "graphs"
     costs_s = 5.0
+    unwritten = Unwritten(
+        "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
+        "backward, and one backward for each forward, which the lever looks at in each call",
+        "calls",
+    )
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -110,7 +113,7 @@ class GraphTraining(Lever):
             made.append(weakref.ref(found))
             return found
 
-        seams.wrap_forward(wrap, ORDER)
+        seams.wrap_forward(wrap, Around.REPLAYED)
 
     def source(self, settings: Settings) -> str:
         return (

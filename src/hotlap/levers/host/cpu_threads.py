@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from .._base import Applies, Context, Lever, Settings, integer
-from .._held import hold
+from .._process_settings import hold
 from ..input.loader_workers import workers_in_use
 
 if TYPE_CHECKING:

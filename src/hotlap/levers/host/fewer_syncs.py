@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings
+from .._base import Applies, Context, Lever, Settings, Unwritten
 from .._internals import internals
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ class FewerSyncs(Lever):
     meaning = "reading the loss waits for the loss alone, and small copies to the device are not waited for"
     causes = {"syncs": 0}
     needs_gpu = True
+    unwritten = Unwritten(
+        "whether a value was computed before the backward and not written to since is known when it is read, which the "
+        "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
+        "reads",
+    )
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts

@@ -127,7 +127,7 @@ def _held_by(function: types.FunctionType) -> Iterator[Any]:
             value = function.__globals__.get(name)
             for attribute in attributes:
                 value = inspect.getattr_static(value, attribute, None)
-            if _plain(value) or (isinstance(value, types.FunctionType) and not _installed(value.__module__)):
+            if _is_data(value) or (isinstance(value, types.FunctionType) and not _installed(value.__module__)):
                 yield value
 
 
@@ -155,7 +155,7 @@ def _attributes_of(kind: type) -> Iterator[Any]:
     for base in kind.__mro__:
         if not _installed(base.__module__):
             own = [value for name, value in vars(base).items() if not name.startswith("__") or name in METHODS]
-            yield from (one for one in map(_function_of, own) if _plain(one) or isinstance(one, types.FunctionType))
+            yield from (one for one in map(_function_of, own) if _is_data(one) or isinstance(one, types.FunctionType))
 
 
 def _function_of(value: Any) -> Any:
@@ -165,7 +165,7 @@ def _function_of(value: Any) -> Any:
     return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
 
 
-def _plain(value: Any) -> bool:
+def _is_data(value: Any) -> bool:
     kinds = (int, float, str, bytes, list, tuple, dict, set, type(None))
     return isinstance(value, kinds) or type(value).__name__ in {"ndarray", "Tensor"}
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from .._base import Applies, Context, Lever, Settings, integer
+from .._base import Applies, Context, Lever, Settings, Unwritten, integer
 from .._batches import standard
 from ._cycle import Cycle
 
@@ -20,6 +20,11 @@ class Accumulate(Lever):
     saves_memory = True
     resizes_step = True
     excludes = ("batch-size",)
+    unwritten = Unwritten(
+        "what a loop does once a batch (clipping, schedules, logs, means over the loader's length) would have to be "
+        "told from what it does once an update, and the source does not say which is which",
+        "batches",
+    )
 
     def applies(self, context: Context) -> Applies:
         facts, loader = context.facts, context.facts.feeding

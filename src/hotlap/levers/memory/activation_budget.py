@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .. import known
 from .._base import Applies, Context, Lever, Setting, Settings
 from .._internals import internals
 
@@ -22,12 +23,12 @@ class ActivationBudget(Lever):
     memory_order = 60
 
     def applies(self, context: Context) -> Applies:
-        ours = [name for name in ("compile", "compile-blocks") if name in context.active]
+        ours = [one.name for one in known(context.active) if one.compiles and one.name != self.name]
         roots = context.facts.roots
         if not any(root.training for root in roots):
             return Applies(False, "no module's forward was seen in training")
         if not ours and not any(root.compiled for root in roots):
-            return Applies(False, "nothing is compiled: it needs compile or compile-blocks")
+            return Applies(False, "nothing is compiled: it needs a lever that compiles")
         return Applies(True, f"{ours[0] if ours else 'the script'} compiles the model and its backward")
 
     def variants(self, context: Context) -> list[Settings]:

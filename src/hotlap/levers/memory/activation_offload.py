@@ -2,15 +2,13 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, integer
+from .._base import Applies, Around, Context, Lever, Settings, integer
 from .._internals import internals
 from .optimizer_offload import on_host
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
 
-ORDER: Final = 30
-"""Outside autocast, so that what it casts is offloaded too."""
 LEAST_MIB: Final = (16, 1)
 """Smaller tensors stay on the device: a copy of its own costs more than they weigh."""
 
@@ -23,7 +21,7 @@ class ActivationOffload(Lever):
     settings = {"least_mib": integer(0, 1 << 20)}
     needs_gpu = True
     saves_memory = True
-    excludes = ("compile", "compile-blocks", "activation-budget")
+    eager = True
     memory_order = 80
 
     def applies(self, context: Context) -> Applies:
@@ -41,7 +39,7 @@ class ActivationOffload(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         least = settings["least_mib"] << 20
-        seams.wrap_forward(lambda module, forward: offloading(module, forward, least), ORDER)
+        seams.wrap_forward(lambda module, forward: offloading(module, forward, least), Around.OFFLOADED)
 
     def source(self, settings: Settings) -> str:
         return "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n    output = model(inputs)"
@@ -52,7 +50,7 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
     import torch
 
     def pack(tensor: Any) -> Any:
-        if tensor.numel() * tensor.element_size() < least_bytes or not _plain(tensor) or storage(tensor) in own:
+        if tensor.numel() * tensor.element_size() < least_bytes or not _is_dense(tensor) or storage(tensor) in own:
             return tensor
         return tensor.device, on_host(tensor, "cpu")  # in stream order: whatever overwrites the tensor comes later
 
@@ -69,14 +67,14 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
         if not torch.is_grad_enabled() or internals().interpreter() is not None:  # transforms take no such hooks
             return forward(*args, **kwargs)
         own.clear()
-        own.update(storage(parameter) for parameter in module.parameters() if _plain(parameter))
+        own.update(storage(parameter) for parameter in module.parameters() if _is_dense(parameter))
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             return forward(*args, **kwargs)
 
     return offloaded
 
 
-def _plain(tensor: Any) -> bool:
+def _is_dense(tensor: Any) -> bool:
     """A dense tensor of torch's own class that overlaps itself nowhere, whatever the order of its dimensions."""
     import torch
 

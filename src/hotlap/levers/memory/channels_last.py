@@ -10,14 +10,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import _same_random, _transforms
-from .._base import Applies, Context, Settings
+from .._base import Applies, Around, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Facts
-
-ORDER = 5
-"""Inside the compiled region."""
 
 
 class ChannelsLast(_same_random.DrawsOtherwise):
@@ -48,7 +45,7 @@ class ChannelsLast(_same_random.DrawsOtherwise):
         super().install(seams, settings)
         laid = Laid(seams.optimizers)
         seams.on_root(laid.change, laid.undo)
-        seams.wrap_forward(_inputs, ORDER)
+        seams.wrap_forward(_inputs, Around.INPUTS)
 
     def source(self, settings: Settings) -> str:
         return (

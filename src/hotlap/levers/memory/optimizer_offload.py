@@ -5,7 +5,7 @@ Each step brings it back, updates it where it always was, and takes it away agai
 
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings
+from .._base import Applies, Context, Lever, Settings, Unwritten
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -23,6 +23,11 @@ class OptimizerOffload(Lever):
     needs_gpu = True
     saves_memory = True
     memory_order = 90
+    unwritten = Unwritten(
+        "it takes two hooks of some 20 lines that keep what of the optimizer's state is where; checkpoints and "
+        "whatever else reads the state between steps have to be looked at",
+        "optimizers",
+    )
 
     def applies(self, context: Context) -> Applies:
         optimizers = context.facts.optimizers

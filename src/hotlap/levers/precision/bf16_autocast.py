@@ -3,18 +3,15 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import _same_random, _transforms
-from .._base import Applies, Context, Settings, single_precision
+from .. import _same_random, _transforms, known
+from .._base import Applies, Around, Context, Settings, single_precision
 from .._nested import each_tensor
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Facts
 
-ORDER: Final = 10
 HALF: Final = ("bfloat16", "float16")
-WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "compile"})
-"""Levers beside which a cast costs the host nothing, or is part of another kernel."""
 
 
 class Bf16Autocast(_same_random.DrawsOtherwise):
@@ -48,14 +45,16 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
 
     def share(self, context: Context) -> float:
         tf32 = "tf32" in context.active or context.facts.tf32_matmul
-        if context.diagnosis.bound == "launch" and not context.active.keys() & WITHOUT_LAUNCHES:
+        # In a replay a cast costs the host nothing, and compiled it is part of another kernel.
+        free = any(one.compiles or "backward" in one.causes for one in known(context.active))
+        if context.diagnosis.bound == "launch" and not free:
             # casts are launches too: what TF32 leaves to win, a replay has to show
             return (0.01 if tf32 else 0.1) * context.share_of("forward", "backward")
         return (0.35 if tf32 else 0.75) * context.share_of("forward", "backward")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         super().install(seams, settings)
-        seams.wrap_forward(autocasting, ORDER)
+        seams.wrap_forward(autocasting, Around.CASTS)
 
     def source(self, settings: Settings) -> str:
         return "with torch.autocast(inputs.device.type, dtype=torch.bfloat16):\n    output = model(inputs)"

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from .._base import Applies, Context, Lever, Settings, single_precision
-from .._held import hold
+from .._process_settings import hold
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams

@@ -12,8 +12,7 @@ from hotlap.levers._base import Lever
 from hotlap.records.patch import Line
 from hotlap.source.places import CannotTell, Places, Site, lines_of
 from hotlap.source.project import Project
-from hotlap.source.scopes import Scope, dotted
-from hotlap.source.tree import Source
+from hotlap.source.scopes import Scope, Source, dotted
 
 from ..edits import Changes, after, torch_in
 
@@ -117,7 +116,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     flags = takewhile(lambda node: FLAG.match(source.code(node)), behind)
     anchor = [last, *flags][-1]
     changes = Changes(places.project)
-    changes.put(source, {anchor: after(source, *texts, apart=anchor is last)})
+    changes.put(source, {anchor: after(source, *texts, blank_line=anchor is last)})
     return written(changes, where)
 
 

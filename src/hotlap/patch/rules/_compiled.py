@@ -7,8 +7,7 @@ import libcst as cst
 
 from hotlap.source.names import keyword_of
 from hotlap.source.places import CannotTell, Places, Site
-from hotlap.source.scopes import dotted, is_method_call
-from hotlap.source.tree import Source
+from hotlap.source.scopes import Source, dotted, is_method_call
 
 from ..edits import Changes, fresh
 from ._base import CannotWrite, Edit, at_the_top, last_import, written

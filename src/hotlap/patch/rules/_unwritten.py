@@ -1,7 +1,9 @@
-"""The levers that no rule writes: why not, and which lines to look at to write them by hand."""
+"""The levers that no rule writes: which lines to look at to write them by hand. Why not, they say themselves."""
 
 from collections.abc import Callable, Iterable
 
+from hotlap.levers import all_levers
+from hotlap.levers._base import Places as Looked
 from hotlap.records.patch import Line
 from hotlap.source.places import CannotTell, Places, Site
 
@@ -12,8 +14,8 @@ NO_RULE = "no rule of this hotlap writes it"
 
 def unwritten(places: Places, name: str) -> Edit:
     """Raises CannotWrite: what is said of a lever without a rule."""
-    why, look_at = REASONS.get(name, (NO_RULE, lambda _: ()))
-    raise CannotWrite(why, look_at(places))
+    left = all_levers()[name].unwritten
+    raise CannotWrite(left.why if left else NO_RULE, LOOKS[left.look_at](places) if left else ())
 
 
 def _update(places: Places) -> list[Site]:
@@ -33,31 +35,10 @@ def _optimizers(places: Places) -> list[Site]:
     return places.optimizers or places.calls_named("step")[:3]
 
 
-REASONS: dict[str, tuple[str, Callable[[Places], Iterable[Line | Site]]]] = {
-    "accumulate": (
-        "what a loop does once a batch (clipping, schedules, logs, means over the loader's length) would have to be "
-        "told from what it does once an update, and the source does not say which is which",
-        _batches,
-    ),
-    "graph-optimizer": (
-        "a CUDA graph needs gradients that stay at their addresses, a learning rate on the device and steps before it "
-        "is captured: no small diff, and every way of clearing gradients or changing the rate has to be looked at",
-        _optimizers,
-    ),
-    "fewer-syncs": (
-        "whether a value was computed before the backward and not written to since is known when it is read, which the "
-        "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
-        # Where none reads a value, the backward, after which one may be read by other means.
-        lambda places: places.calls_named("item", "cpu") or _update(places),
-    ),
-    "graph-training": (
-        "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
-        "backward, and one backward for each forward, which the lever looks at in each call",
-        lambda places: places.root_calls,
-    ),
-    "optimizer-offload": (
-        "it takes two hooks of some 20 lines that keep what of the optimizer's state is where; checkpoints and "
-        "whatever else reads the state between steps have to be looked at",
-        _optimizers,
-    ),
+LOOKS: dict[Looked, Callable[[Places], Iterable[Line | Site]]] = {
+    "batches": _batches,
+    "optimizers": _optimizers,
+    # Where none reads a value, the backward, after which one may be read by other means.
+    "reads": lambda places: places.calls_named("item", "cpu") or _update(places),
+    "calls": lambda places: places.root_calls,
 }

@@ -11,9 +11,8 @@ import libcst as cst
 import libcst.matchers as m
 
 from hotlap.source.places import Places
-from hotlap.source.scopes import Scope, dotted, is_method_call, last_name
+from hotlap.source.scopes import Scope, Source, dotted, is_method_call, last_name
 from hotlap.source.tensors import reads
-from hotlap.source.tree import Source
 
 from ..edits import Changes, expression
 from ._base import CannotWrite, Edit, Rule, Settings, already, constant, with_torch, written

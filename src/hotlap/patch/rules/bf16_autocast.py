@@ -7,9 +7,8 @@ import libcst.matchers as m
 
 from hotlap.source.names import At
 from hotlap.source.places import Places, Site, managers
-from hotlap.source.scopes import Scope, dotted, is_method_call, last_name, nodes
+from hotlap.source.scopes import Scope, Source, dotted, is_method_call, last_name, nodes
 from hotlap.source.tensors import TENSOR_METHODS, reads
-from hotlap.source.tree import Source
 
 from ..edits import Changes, Replacement, Statements, fresh, statement, through, under
 from ._base import CannotWrite, Edit, Rule, Settings, already, with_torch, written

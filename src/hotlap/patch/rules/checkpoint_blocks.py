@@ -7,8 +7,7 @@ import libcst.matchers as m
 
 from hotlap.records.patch import Line
 from hotlap.source.places import Places, Site
-from hotlap.source.scopes import Scope, dotted
-from hotlap.source.tree import Source
+from hotlap.source.scopes import Scope, Source, dotted
 
 from ..edits import Changes, Replacement, after, before, expression, fresh, statement
 from ._base import NO_TORCH, CannotWrite, Edit, Rule, Settings, already, written

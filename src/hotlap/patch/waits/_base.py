@@ -7,8 +7,7 @@ import libcst as cst
 
 from hotlap.records.patch import Line
 from hotlap.source.places import Places
-from hotlap.source.scopes import Binding, Scope
-from hotlap.source.tree import Source
+from hotlap.source.scopes import Binding, Scope, Source
 
 from ..edits import Replacement
 

@@ -5,8 +5,7 @@ from typing import Final
 
 import libcst as cst
 
-from hotlap.source.scopes import Scope, dotted
-from hotlap.source.tree import Source
+from hotlap.source.scopes import Scope, Source, dotted
 
 from ._base import Wait, assigned
 

@@ -3,8 +3,9 @@ changed."""
 
 from typing import Any, Final
 
+import msgspec
+
 from ...records.advice import AdvicePanel
-from ...records.files import plain
 from ...records.page import Page
 from ..run_screen import place_text
 from .text import base
@@ -30,5 +31,5 @@ def data(page: Page) -> dict[str, Any] | None:
         "parts": [one for one in measures if not one.main],
         "known": advice.measures,
         "suggestions": said,
-        "chart": {"table": plain(panel.table), "measures": advice.measures, "suggestions": said},
+        "chart": {"table": msgspec.to_builtins(panel.table), "measures": advice.measures, "suggestions": said},
     }

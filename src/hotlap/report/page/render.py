@@ -12,9 +12,10 @@ from types import ModuleType
 from typing import Any, Final
 
 import jinja2
+import msgspec
 from markupsafe import Markup
 
-from ...records.files import plain, to_json
+from ...records.files import to_json
 from ...records.page import Page
 from .. import console
 from .text import FILTERS, term
@@ -73,7 +74,7 @@ def render(page: Page, shared_script: str | None = None) -> str:
 
 def embedded(value: Any) -> Markup:
     """JSON that can stand in a script element: nothing in it ends the element or a line of script."""
-    return Markup(to_json(_cleaned(plain(value))).decode().translate(ESCAPES))
+    return Markup(to_json(_cleaned(msgspec.to_builtins(value))).decode().translate(ESCAPES))
 
 
 def script(source: str) -> Markup:

@@ -232,19 +232,19 @@ def clock_offset(reference: Ints, ends: Ints) -> int:
     No offset is preferred where it fits half of the calls; else the one that fits most, of equals the smallest.
     """
     probes = reference[np.linspace(0, len(reference) - 1, min(PROBES, len(reference))).astype(np.int64)]
-    apart = _apart(reference)
+    tolerance = _tolerance(reference)
     near = probes - ends[_nearest(ends, probes)]
-    near = near[np.abs(near) <= apart]
+    near = near[np.abs(near) <= tolerance]
     if 2 * len(near) >= min(len(probes), len(ends)):
         return _settled(near)
     all_ = np.sort((probes[:, None] - ends[None, :]).ravel())
-    fits = np.searchsorted(all_, all_ + apart, side="right") - np.arange(len(all_))
+    fits = np.searchsorted(all_, all_ + tolerance, side="right") - np.arange(len(all_))
     best = np.nonzero(fits == fits.max())[0]
     first = int(best[np.argmin(np.abs(all_[best]))])
     return _settled(all_[first : first + int(fits[first])])
 
 
-def _apart(ends: Ints) -> int:
+def _tolerance(ends: Ints) -> int:
     """How far apart the ends of one call may be: a quarter of the usual time between calls, at most 0.2 ms."""
     spacing = int(np.median(np.diff(ends))) if len(ends) > 1 else 4 * APART_NS
     return min(APART_NS, max(5_000, spacing // 4))

@@ -111,7 +111,7 @@ def _host(view: View) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, (ns, _) in totals.host(view).items():
         if not re.search(totals.INPUT, name):
-            plain = totals.plain(name)
+            plain = totals.unnumbered(name)
             found[plain] = found.get(plain, 0) + ns
     largest = sorted(found, key=lambda name: (-found[name], name))[:MOST_NAMES]
     return {name: found[name] // view.window.count for name in largest}
@@ -121,7 +121,7 @@ def _places(view: View, names: list[str]) -> dict[str, Place]:
     """The user's line of the longest event of each plain name, where lines are known at all."""
     if not view.lines and not (view.trace.host["cat"] == "python").any():
         return {}
-    spelled = {name: totals.plain(name) for name in view.trace.host["name"].unique().to_list()}
+    spelled = {name: totals.unnumbered(name) for name in view.trace.host["name"].unique().to_list()}
     wanted = [name for name, plain in spelled.items() if plain in names]
     host = view.trace.host.lazy().with_row_index("row").filter(pl.col("name").is_in(wanted))
     longest = host.group_by("name").agg(pl.col("row", "dur").sort_by("dur").last()).sort("dur").collect()

@@ -24,7 +24,7 @@ CHANGING: Final = re.compile(r"(?<=^ProfilerStep)#\d+$|(?<=\.py)\(\d+\)(?=: )| a
 """What differs from step to step, run to run or version to version in the name of one and the same thing."""
 
 
-def plain(name: str) -> str:
+def unnumbered(name: str) -> str:
     """A name without the number of a step, the line where a function begins, an address."""
     return CHANGING.sub("", name)
 

@@ -141,7 +141,7 @@ def _graph_launches(view: View) -> pl.DataFrame:
     counted = rows.select(pl.col("row").cast(pl.Int32), "start", "parent").join(
         work, left_on="row", right_on="launch", how="left", maintain_order="left"
     )
-    parents = [totals.plain(host["name"][parent]) if parent >= 0 else "" for parent in counted["parent"].to_list()]
+    parents = [totals.unnumbered(host["name"][parent]) if parent >= 0 else "" for parent in counted["parent"].to_list()]
     steps = np.array([start for start, _ in view.window.steps], np.int64)
     return counted.with_columns(
         pl.col("pieces").fill_null(0),

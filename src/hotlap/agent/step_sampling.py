@@ -1,17 +1,17 @@
 """Which steps are looked at: all of them, until so many were that the loop is known, fewer of very short ones. Then,
 where what ends each step is known too, one of OFTEN where steps are long, one of EVERY where they are shorter than
-SHORT_MS, and one of RARELY where they are very short. The steps between are thin: each is timed, counted, and written
-as a line, but has no phases, loss or samples.
+SHORT_MS, and one of RARELY where they are very short. The steps between are unsampled: each is timed, counted, and
+written as a line, but has no phases, loss or samples.
 
 To look at a step costs 0.12 to 0.3 ms (docs/benchmarks.md). That is a tenth of a step of 2 ms, and nothing beside one
-of a second; but what is promised is microseconds a step, however long. What the hooks do in a thin step is to look at
-`Steps.thin` and to call the original, in one Python frame each: code that runs once a step runs with cold caches, and a
-hook then costs 1 to 7 microseconds. In a loop that trains, models have none then: an evaluation begins with `eval()`
-or delivers batches while gradients are off, and both are seen.
+of a second; but what is promised is microseconds a step, however long. What the hooks do in an unsampled step is to
+look at `Steps.unsampled` and to call the original, in one Python frame each: code that runs once a step runs with cold
+caches, and a hook then costs 1 to 7 microseconds. In a loop that trains, models have none then: an evaluation begins
+with `eval()` or delivers batches while gradients are off, and both are seen.
 
 What ends a step is known where one optimizer does, with closures or without, or several in a cycle, which are expected
 one after the other; where there is none, and each step of the last ones had one backward; or where a step is one
-forward and nothing trains. Anything else that turns up in a thin step
+forward and nothing trains. Anything else that turns up in an unsampled step
 (another optimizer than the expected one, a backward where there was none, many backwards and no update) has all steps
 looked at again, for FIRST steps at least. The step in whose midst that is stays one that was not looked at; parts of it
 that other optimizers ended are what they would be, had it been looked at, so no update is in two steps or in none.
@@ -24,8 +24,9 @@ nothing that the script does periodically, and on all ranks, which wait for one 
 one of RARELY is looked at are some of these, and these are some of those of which one of OFTEN is: where the steps of
 one rank are short and those of another a little longer, they still look at the same ones, and one looks at others too.
 
-Thin steps are handed over and written many at a time, but where they are long within LONGEST_WAIT_NS or a little more,
-and where one lasts longer as it ends: the rest is lost if the process is killed, as is what the device has not done.
+Unsampled steps are handed over and written many at a time, but where they are long within LONGEST_WAIT_NS or a little
+more, and where one lasts longer as it ends: the rest is lost if the process is killed, as is what the device has not
+done.
 """
 
 from collections import deque
@@ -41,9 +42,9 @@ from .timeline import Segment, Stretch
 from .torch_internals import compiled_frames
 
 if TYPE_CHECKING:
-    from .core import Agent
+    from .interface import Agent
 
-LAP, LEAVE, EVENT = hook("thin_step"), hook("thin_leave"), hook("thin_event")
+LAP, LEAVE, EVENT = hook("unsampled_step"), hook("unsampled_leave"), hook("unsampled_event")
 SHORT_MS: Final = 40.0
 VERY_SHORT_MS: Final = 8.0
 OFTEN: Final = 8
@@ -56,13 +57,13 @@ SOON: Final = 72
 """The same where steps are very short, of which to look at one takes up to a fifth: they fill WATCHED by then."""
 WATCHED: Final = 64
 TOGETHER: Final = 4
-"""Thin steps in a row of which the device has one mark, at the end of the last, where one of RARELY is looked at: each
-gets its share of the device's time."""
+"""Unsampled steps in a row of which the device has one mark, at the end of the last, where one of RARELY is looked at:
+each gets its share of the device's time."""
 MOST_WAITING: Final = 64
 LONGEST_WAIT_NS: Final = 1_000_000_000
-"""Lines of thin steps that are not yet written, and for how long, when they are."""
+"""Lines of unsampled steps that are not yet written, and for how long, when they are."""
 HANDED_OVER: Final = 32
-"""Thin steps in a row that are handed over at a time, at most."""
+"""Unsampled steps in a row that are handed over at a time, at most."""
 
 
 def until_full(step: int, every: int) -> int:
@@ -91,15 +92,15 @@ def _mixed(number: int) -> int:
     return x ^ x >> 16
 
 
-class Thin:
+class StepSampling:
     """Decides at the end of each step whether the next is looked at, and ends those that are not.
 
-    allowed: this run may have thin steps at all. on: it has some now. every: of how many steps one is looked at. left:
-    thin steps until then. ends: what is known of those that were not handed over yet. most: so many are at once.
-    order: the optimizers of the cycle, where more than one steps. turns: when those ended, ns, that have stepped in the
-    running step. backward_ns: when the last backward of a loop BY_HAND ended. evaluated, skips: steps that held an
-    evaluation, or whose update was left out, each with how many turns came before. looked_index, looked_ns: when it was
-    last time to write, at a step that was looked at.
+    allowed: this run may have unsampled steps at all. on: it has some now. every: of how many steps one is looked at.
+    left: unsampled steps until then. ends: what is known of those that were not handed over yet. most: so many are at
+    once. order: the optimizers of the cycle, where more than one steps. turns: when those ended, ns, that have stepped
+    in the running step. backward_ns: when the last backward of a loop BY_HAND ended. evaluated, skips: steps that held
+    an evaluation, or whose update was left out, each with how many turns came before. looked_index, looked_ns: when it
+    was last time to write, at a step that was looked at.
     """
 
     def __init__(self, session: Session, agent: "Agent") -> None:
@@ -130,7 +131,7 @@ class Thin:
 
     def after(self, ended_ns: int, wall_ms: float, look: bool) -> bool:
         """Choose what the next step is. Returns whether to do now what is not done after each of many short steps;
-        look: whether it would be, were there no thin steps."""
+        look: whether it would be, were there no unsampled steps."""
         index = self.agent.recorder.index
         self.walls_ns.append(wall_ms * 1e6)
         if self.on:
@@ -150,15 +151,15 @@ class Thin:
             several = len(self.steps.cycle) > 1 or self.steps.nested
             self.order = tuple(self.steps.cycle) if several else ()
             self._begin_stretch()
-            self.steps.thin, self.steps.evaluated = key, False
+            self.steps.unsampled, self.steps.evaluated = key, False
             self.steps.rows.clear()
-            self.steps.asked.forget()
+            self.steps.prefetch.forget()
             if key > 0:
                 self.agent.finder.see(False)
         return look
 
     def _key(self, look: bool) -> int:
-        """Who steps next, if the next steps may be thin: an optimizer, INFERENCE or BY_HAND; else 0."""
+        """Who steps next, if the next steps may be unsampled: an optimizer, INFERENCE or BY_HAND; else 0."""
         key = self.steps.expected()
         if not key or (self.on and not look):
             return key
@@ -178,10 +179,11 @@ class Thin:
         waiting = self.agent.recorder.index - self.looked_index
         return waiting >= MOST_WAITING or now_ns - self.looked_ns >= LONGEST_WAIT_NS
 
-    # thin steps
+    # unsampled steps
 
     def lapped(self) -> None:
-        """A thin step ended, or one of several optimizers stepped. All else is done later, for many steps at once."""
+        """An unsampled step ended, or one of several optimizers stepped. All else is done later, for many steps at
+        once."""
         try:
             mark, steps, ends, now = self.mark, self.steps, self.ends, self.clock()
             if self.order:  # is the one that was expected, and stepped, the cycle's last? else the next one is expected
@@ -192,15 +194,15 @@ class Thin:
                     turns.append(now)
                     steps.optimizer_steps += 1
                     steps.backwards_since_step = 0
-                    steps.thin = order[len(turns)]
+                    steps.unsampled = order[len(turns)]
                     return
                 turns.clear()
-                steps.thin = order[0]
-            if len(ends) >= steps.thin_most or now >= steps.thin_until:
+                steps.unsampled = order[0]
+            if len(ends) >= steps.unsampled_most or now >= steps.unsampled_until:
                 self._ended(now)
                 return
             ends.append((now, mark() if mark is not None and (len(ends) + 1) % self.together == 0 else None))
-            if steps.thin > 0:
+            if steps.unsampled > 0:
                 steps.optimizer_steps += 1
                 steps.backwards_since_step = 0
         except Exception as error:  # noqa: BLE001 - the guard itself, without a frame of its own
@@ -209,9 +211,9 @@ class Thin:
     def _ended(self, now: int) -> None:
         """The same, where the step may be the last one before they are handed over."""
         mark, steps, count = self.mark, self.steps, len(self.ends) + 1
-        last = count >= self.most or now >= steps.thin_until
+        last = count >= self.most or now >= steps.unsampled_until
         self.ends.append((now, mark() if mark is not None and (last or count % self.together == 0) else None))
-        if steps.thin > 0:
+        if steps.unsampled > 0:
             steps.optimizer_steps += 1
             steps.backwards_since_step = 0
         if last:
@@ -224,17 +226,18 @@ class Thin:
 
     def _begin_stretch(self) -> None:
         self.most = min(self.left, HANDED_OVER)
-        self.steps.thin_most = self.most - 1
-        self.steps.thin_until = self.agent.timeline.segment.begun_ns + LONGEST_WAIT_NS
+        self.steps.unsampled_most = self.most - 1
+        self.steps.unsampled_until = self.agent.timeline.segment.begun_ns + LONGEST_WAIT_NS
         self.streams = self.agent.marks.streams
 
     def turn(self) -> None:
-        """So many thin steps ended that they are handed over. The next step is looked at, or more thin ones come."""
-        now, late_ns = self.ends[-1][0], self.steps.thin_until
+        """So many unsampled steps ended that they are handed over. The next step is looked at, or more unsampled ones
+        come."""
+        now, late_ns = self.ends[-1][0], self.steps.unsampled_until
         self.left -= len(self.ends)
         self.close()
         if self.left <= 0:
-            self.steps.thin = 0
+            self.steps.unsampled = 0
             self.agent.finder.see(True)
         else:
             self._begin_stretch()
@@ -249,9 +252,9 @@ class Thin:
             self.lapped()
 
     def inside(self) -> None:
-        """Optimizers stepped inside a backward that has ended, in a step that was thin as that began."""
+        """Optimizers stepped inside a backward that has ended, in a step that was unsampled as that began."""
         steps = self.steps
-        if steps.thin == steps.key_inside():
+        if steps.unsampled == steps.key_inside():
             steps.inside.clear()
             steps.optimizer_steps -= 1  # all are counted
             self.lapped()
@@ -263,10 +266,10 @@ class Thin:
     def finish(self) -> None:
         """The process ends: what follows the last backward is no step."""
         self.close()
-        if self.steps.thin == BY_HAND and self.steps.manual_open:
+        if self.steps.unsampled == BY_HAND and self.steps.manual_open:
             timeline = self.agent.timeline
             timeline.cuts.append((OTHER, self.backward_ns))
-            timeline.segment.thin = True
+            timeline.segment.unsampled = True
 
     def evaluating(self) -> None:
         """An evaluation runs in the step that is going on."""
@@ -275,19 +278,19 @@ class Thin:
     def skipped(self, optimizer: int) -> None:
         """An update was left out; that ends the step too."""
         steps = self.steps
-        if steps.thin == optimizer:
+        if steps.unsampled == optimizer:
             self.skips.add((len(self.ends), len(self.turns)))
             steps.optimizer_steps -= 1
             self.lapped()
             return
-        if steps.thin:
+        if steps.unsampled:
             self._leave()
         steps.skipped_step(optimizer)
 
     def leave(self, beginning: int = 0) -> None:
         """Something happened that was not expected: look at all from here on. beginning: how many optimizer steps begin
         at this moment."""
-        if self.steps.thin:
+        if self.steps.unsampled:
             self._left(beginning)
         elif self.on:
             self._off()
@@ -318,16 +321,16 @@ class Thin:
             timeline.go_on(ended_ns)
             parts.append(timeline.segment)
         for part in parts:
-            part.thin = True
+            part.unsampled = True
         return parts
 
     def close(self) -> None:
-        """Hand over the thin steps that have ended."""
+        """Hand over the unsampled steps that have ended."""
         agent, ends = self.agent, self.ends.copy()
         self.ends.clear()  # before all else: a Ctrl-C in here must not have them told twice
         before = agent.timeline.segment
         if ends:
-            kind = "inference" if self.steps.thin == INFERENCE else "train"
+            kind = "inference" if self.steps.unsampled == INFERENCE else "train"
             stretch = Stretch(before.begun_ns, ends, kind, before.probe)
             stretch.evaluated = frozenset(at for at, _ in self.evaluated)
             stretch.skipped = frozenset(at for at, _ in self.skips)
@@ -335,7 +338,7 @@ class Thin:
             stretch.one_stream = self.streams == agent.marks.streams
             frames = compiled_frames()
             stretch.compiles, agent.compiled_frames = frames - agent.compiled_frames, frames
-            agent.recorder.add_thin(stretch)
+            agent.recorder.add_unsampled(stretch)
             agent.host.passed(len(ends), kind, bool(self.evaluated), bool(stretch.compiles or stretch.probe))
             self.walls_ns.extend(stretch.walls_ns)
         self.evaluated.clear()

@@ -12,7 +12,7 @@ from hotlap.records.run import REFUSED, LeftOut, Lever, Run
 from hotlap.runs.folder import RankFolder, RunFolder
 
 
-def with_levers_held(folder: Path, run: Run) -> Run:
+def with_applied_levers(folder: Path, run: Run) -> Run:
     """The run, with the levers that changed nothing in one of its ranks as left out. As it is where no step was
     observed. Raises RecordError."""
     ranks = RunFolder(folder).observed if run.levers else []

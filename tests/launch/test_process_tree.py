@@ -11,7 +11,7 @@ import pytest
 
 from hotlap.agent import process_tree
 from hotlap.agent.process_tree import descendants
-from hotlap.launch.aside import give_way
+from hotlap.launch.process_tree import give_way
 
 TREE = """
 import subprocess, sys, threading

@@ -14,7 +14,7 @@ NOT_BY_HAND: Final = ("LogSoftmax", "SafeSoftmax")
 LEAF: Final = "torch::autograd::AccumulateGrad"
 
 
-def softmax_ran(output: Any, parameters: Iterable[Any]) -> bool | None:
+def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
     """Whether the script's code ran a softmax. None where it may have out of sight: in an autograd function of Python's
     (a checkpoint, compiled code), or in a part without gradients, whose parameters the graph does not reach."""
     unseen = {id(parameter) for parameter in parameters}

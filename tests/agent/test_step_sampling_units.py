@@ -1,4 +1,4 @@
-"""Thin steps without a script: which updates are in which step is what it is where all steps are looked at."""
+"""Unsampled steps without a script: which updates are in which step is what it is where all steps are looked at."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hotlap.agent import thin as module
+from hotlap.agent import step_sampling as module
 from hotlap.agent.core import Agent
 from hotlap.agent.hooks.backward import MOST
 from hotlap.agent.timeline import Segment, Stretch
@@ -24,8 +24,8 @@ class Loop:
     closure of A holds many backwards.
     """
 
-    def __init__(self, thin: bool) -> None:
-        agent = self.agent = Agent(Session(folder="/nowhere", package="", every_step=not thin))
+    def __init__(self, unsampled: bool) -> None:
+        agent = self.agent = Agent(Session(folder="/nowhere", package="", every_step=not unsampled))
         self.now = self.depth = 0
         self.ends: list[int] = []
         self.unseen: list[int] = []
@@ -34,21 +34,21 @@ class Loop:
         for one in self.keep:
             agent.steps.optimizer_built(one)
         agent._look = lambda index, kind: None  # type: ignore[method-assign]
-        agent.recorder.add, agent.recorder.add_thin = self.add, self.add_thin  # type: ignore[method-assign]
+        agent.recorder.add, agent.recorder.add_unsampled = self.add, self.add_unsampled  # type: ignore[method-assign]
         agent.recorder.drain = lambda wait=False: None  # type: ignore[method-assign]
         agent.steps.on_stack = lambda: self.depth
-        agent.timeline.clock = agent.thin.clock = lambda: self.now
+        agent.timeline.clock = agent.step_sampling.clock = lambda: self.now
         agent.timeline.begin()
         self.problems: list[Any] = []
         agent.guard.report = lambda *problem: self.problems.append(problem)
 
     def add(self, segment: Segment) -> None:
         self.agent.recorder.index += 1
-        self._ended(segment.begun_ns, segment.end_ns, segment.thin)
+        self._ended(segment.begun_ns, segment.end_ns, segment.unsampled)
         if segment.skipped:
             self.skipped.append(segment.end_ns)
 
-    def add_thin(self, stretch: Stretch) -> None:
+    def add_unsampled(self, stretch: Stretch) -> None:
         self.agent.recorder.index += len(stretch.ends)
         begun = stretch.begun_ns
         for at, (end, _) in enumerate(stretch.ends):
@@ -57,22 +57,22 @@ class Loop:
                 self.skipped.append(end)
             begun = end
 
-    def _ended(self, begun: int, end: int, thin: bool) -> None:
+    def _ended(self, begun: int, end: int, unsampled: bool) -> None:
         assert begun == (self.ends[-1] if self.ends else 0), "time in no step, or in two"
         self.ends.append(end)
-        if thin:
+        if unsampled:
             self.unseen.append(end)
 
     # what the hooks do
 
     def backward(self) -> None:
         steps = self.agent.steps
-        if steps.thin and steps.backwards_since_step >= MOST:
+        if steps.unsampled and steps.backwards_since_step >= MOST:
             if self.depth:
                 steps.backwards_since_step = 0
             else:
-                self.agent.thin.leave()
-        if steps.thin:
+                self.agent.step_sampling.leave()
+        if steps.unsampled:
             steps.backwards += 1
             steps.backwards_since_step += 1
             return
@@ -85,16 +85,16 @@ class Loop:
         """The optimizer of the first name steps, and inside of it those of the others."""
         steps, key = self.agent.steps, ord(names[0])
         self.depth += 1
-        if steps.thin != key and not (steps.thin and steps.nested and self.depth > 1):
-            self.agent.thin.leave(beginning=1) if steps.thin else None
+        if steps.unsampled != key and not (steps.unsampled and steps.nested and self.depth > 1):
+            self.agent.step_sampling.leave(beginning=1) if steps.unsampled else None
             steps.optimizer_begin(key)
         for _ in range(backwards):
             self.backward()
         if names[1:]:
             self.update(names[1:])
         if not raises:
-            if steps.thin == key:
-                self.agent.thin.lapped()
+            if steps.unsampled == key:
+                self.agent.step_sampling.lapped()
             elif steps.optimizer_end(key):
                 steps.optimizer_boundary(key)
         self.depth -= 1
@@ -105,10 +105,10 @@ class Loop:
         if token.isupper():
             self.update(token)
         elif token.islower():
-            self.agent.thin.skipped(ord(token.upper()))
+            self.agent.step_sampling.skipped(ord(token.upper()))
         elif token == "+":
             self.keep.append(Named())
-            self.agent.thin.leave()
+            self.agent.step_sampling.leave()
             self.agent.steps.optimizer_built(self.keep[-1])
         elif token == "?":
             self.update("A", backwards=100)
@@ -118,8 +118,8 @@ class Loop:
     def run(self, tokens: list[str]) -> "Loop":
         for token in tokens:
             self.turn(token)
-        if self.agent.steps.thin:
-            self.agent.thin.close()
+        if self.agent.steps.unsampled:
+            self.agent.step_sampling.close()
         self.agent.steps.finish()
         assert not self.problems
         return self
@@ -140,7 +140,7 @@ def soon() -> Iterator[None]:
 
 def both(tokens: list[str]) -> tuple[Loop, Loop]:
     with soon():
-        return Loop(thin=False).run(tokens), Loop(thin=True).run(tokens)
+        return Loop(unsampled=False).run(tokens), Loop(unsampled=True).run(tokens)
 
 
 CYCLES = [
@@ -153,7 +153,7 @@ LATER = [cycle for cycle in CYCLES if "AA" not in cycle]
 
 
 @pytest.mark.parametrize("cycle", CYCLES, ids=" ".join)
-def test_a_cycle_is_thin(cycle: list[str]) -> None:
+def test_a_cycle_is_unsampled(cycle: list[str]) -> None:
     full, ran = both(cycle * 60)
     assert not full.unseen
     assert ran.ends == full.ends
@@ -163,9 +163,9 @@ def test_a_cycle_is_thin(cycle: list[str]) -> None:
 
 
 def test_very_short_steps_are_known_sooner() -> None:
-    short = Loop(thin=True).run(["A"] * 300)
+    short = Loop(unsampled=True).run(["A"] * 300)
     with patch.object(module, "VERY_SHORT_MS", 0):
-        others = Loop(thin=True).run(["A"] * 300)
+        others = Loop(unsampled=True).run(["A"] * 300)
     first, later = (ran.ends.index(ran.unseen[0]) for ran in (short, others))
     assert module.SOON <= first < module.SOON + 3 and module.FIRST <= later < module.FIRST + 3
 
@@ -186,4 +186,4 @@ def test_whatever_turns_up_no_update_is_in_two_steps_or_none(
     assert ran.agent.steps.cycle == full.agent.steps.cycle
     assert ran.agent.steps.optimizer_steps == full.agent.steps.optimizer_steps
     assert ran.agent.steps.backwards == full.agent.steps.backwards
-    assert not ran.agent.thin.ends
+    assert not ran.agent.step_sampling.ends

@@ -11,10 +11,10 @@ from .guard import hook
 from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, torchscript, transfer
 from .probe import redraw
 
-WAKE, FORK = hook("wake"), hook("fork")
+START, FORK = hook("agent_start"), hook("fork")
 
 
-def wake() -> None:
+def start() -> None:
     """Install the agent in this process, once, if it runs under hotlap."""
     path = os.environ.get(VARIABLE)
     if not path or getattr(sys, "_hotlap_agent", None) is not None:
@@ -23,13 +23,13 @@ def wake() -> None:
         session = Session.read(path)
     except (OSError, ValueError, TypeError, KeyError):
         return
-    sys._hotlap_agent = start(session)  # type: ignore[attr-defined]
+    sys._hotlap_agent = start_agent(session)  # type: ignore[attr-defined]
 
 
-def start(session: Session) -> Agent:
+def start_agent(session: Session) -> Agent:
     """Make the agent and put in its hooks and levers."""
     agent = Agent(session)
-    agent.guard.call(WAKE, _install, agent)
+    agent.guard.call(START, _install, agent)
     register_exit(agent)
     os.register_at_fork(after_in_child=lambda: _after_fork(agent))
     return agent
@@ -56,7 +56,7 @@ def _after_fork(agent: Agent) -> None:
     if agent.guard.on:
         agent.guard.call(FORK, agent.forked)
     agent.guard.on = agent.guard.on and not agent.begun
-    agent.steps.thin = 0
+    agent.steps.unsampled = 0
     if agent.begun:
         agent.profile.forget()
     agent.pid = os.getpid()

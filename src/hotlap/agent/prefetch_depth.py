@@ -6,7 +6,7 @@ from typing import Any
 from .torch_internals import batches_there
 
 
-class Asked:
+class PrefetchDepth:
     """By loader, of batches that no step was made of yet: its facts, and how many came, how many of them late, ms that
     the host was at them and at the late ones. starved: one of them was late, and hardly any other there. last: the
     iterator of the last one."""

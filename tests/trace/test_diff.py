@@ -124,7 +124,7 @@ def test_a_function_that_holds_the_steps_does_not_own_them() -> None:
     step = {"name": "ProfilerStep#0", "cat": "annotation", "start": 50, "dur": 900}
     frames = [python("gpt.py(1): main", 0, 1000), python("torch/profiler.py(2): step", 10, 90)]
     found = totals.host(view(make([*frames, step, op("aten::mm", 200, 300)])))
-    assert {totals.plain(name): ns for name, (ns, _) in found.items()} == {
+    assert {totals.unnumbered(name): ns for name, (ns, _) in found.items()} == {
         "gpt.py: main": 60,
         "torch/profiler.py: step": 40,
         "ProfilerStep": 600,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hotlap.records.run import Environment, Lever, Run
-from hotlap.tune.held import with_levers_held
+from hotlap.tune.applied_levers import with_applied_levers
 
 RUN = Run(
     command=("python", "x.py"), cwd="/w", levers=(Lever(name="tf32"), Lever(name="attention")),
@@ -45,12 +45,12 @@ SEEN = {
 def test_what_each_rank_says(tmp_path: Path, ranks: list[Any], problems: list[Any], why: str) -> None:
     for at, lines in enumerate(ranks):
         rank(tmp_path, at, lines, problems)
-    run = with_levers_held(tmp_path, RUN)
+    run = with_applied_levers(tmp_path, RUN)
     assert {one.lever.name: one.why for one in run.left_out} == ({"attention": why} if why else {})
     assert run.levers == tuple(lever for lever in RUN.levers if lever.name == "tf32" or not why)
 
 
 def test_where_no_step_was_observed_nothing_is_said_of_levers(tmp_path: Path) -> None:
-    assert with_levers_held(tmp_path, RUN) == RUN
+    assert with_applied_levers(tmp_path, RUN) == RUN
     rank(tmp_path, 0, [], [], steps=False)
-    assert with_levers_held(tmp_path, RUN) == RUN
+    assert with_applied_levers(tmp_path, RUN) == RUN

@@ -1,0 +1,126 @@
+"""The agent as its parts see it: types alone, of which none is there at run time.
+
+The agent holds its parts, and some of them ask it for others. They are typed against this file, which knows of those
+only what the others ask, so that no file of the agent needs itself. `core.Agent` is all of it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from hotlap.records.session import Session
+from hotlap.records.steady import Steady
+
+from .besides import Besides
+from .device import DeviceMarks, LateLosses
+from .guard import Guard
+from .habits import Habits
+from .host import Host
+from .probe import Probe
+from .recorder import Folder, Recorder
+from .steps import Steps
+from .timeline import Timeline
+from .tokens import Tokens
+from .wasted import Wasted
+
+
+class Finder(Protocol):
+    """Of `hooks.forward.Finder`: the outermost modules."""
+
+    @property
+    def hidden(self) -> Sequence[Any]: ...
+    def look(self) -> None: ...
+    def expect_evaluation(self) -> None: ...
+    def ready(self) -> bool: ...
+    def see(self, seen: bool) -> None: ...
+    def rewrap(self) -> None: ...
+
+
+class Profile(Protocol):
+    """Of `profile.Profile`: the windows of instruments."""
+
+    def boundary(self) -> bool: ...
+
+
+class Script(Protocol):
+    """Of `facts.Script`: what is known of the script."""
+
+    roots: dict[int, dict[str, Any]]
+    recomputed: int
+    habits: Habits
+
+    def in_flight(self, inference: bool) -> int: ...
+    def root(self, module: Any, training: bool, compiled: bool) -> None: ...
+    def inputs(self, module: Any, found: Sequence[Any]) -> None: ...
+    def handed(self, module: Any, leaves: Sequence[Any]) -> None: ...
+    def forward_ops(self, module: Any, output: Any) -> bool: ...
+    def inside_autocast(self, module: Any, device: str) -> None: ...
+
+
+class Seams(Protocol):
+    """Of `seams.Seams`: the levers that are in."""
+
+    rewrap: Callable[[], None]
+
+    def root(self, module: Any, forward: Callable[..., Any]) -> Callable[..., Any]: ...
+    def wrapped(self, module: Any, forward: Callable[..., Any]) -> Callable[..., Any]: ...
+    def put_in(self, levers: dict[str, dict[str, Any]]) -> None: ...
+
+
+class StepSampling(Protocol):
+    """Of `step_sampling.StepSampling`: the steps that are not looked at."""
+
+    ends: list[tuple[int, Any]]
+    event: Callable[[], None]
+
+    def evaluating(self) -> None: ...
+    def lapped(self) -> None: ...
+
+
+class Stopper(Protocol):
+    """Of `stopper.Stopper`: the steps that count."""
+
+    disturbed: list[bool]
+    draining: bool
+    steady: Steady | None
+
+
+class Agent(Protocol):
+    """Of `core.Agent`."""
+
+    session: Session
+    guard: Guard
+    pid: int
+    thread: int | None
+    rank: int
+    world: int
+    begun: bool
+    done: bool
+    compiled_frames: int
+    marks: DeviceMarks
+    losses: LateLosses
+    timeline: Timeline
+    steps: Steps
+    recorder: Recorder
+    host: Host
+    probe: Probe
+    tokens: Tokens
+    besides: Besides
+    wasted: Wasted
+
+    @property
+    def finder(self) -> Finder: ...
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def script(self) -> Script: ...
+    @property
+    def seams(self) -> Seams: ...
+    @property
+    def step_sampling(self) -> StepSampling: ...
+    @property
+    def stopper(self) -> Stopper: ...
+    def folder(self) -> Folder: ...
+    def append(self, name: str, line: str) -> None: ...
+    def mine(self) -> bool: ...
+    def begin(self) -> None: ...
+    def write_facts(self, kind: str, stopped: bool = False) -> None: ...

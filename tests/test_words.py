@@ -1,0 +1,37 @@
+"""What users read is in plain words: no phrase that was found too hard to read comes back."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HARD = (
+    "one pace",
+    "some stretches of",
+    "there when they were asked for",
+    "takes a trace to tell",
+    "page by page",
+    "that nobody measured",
+    "Of it, as the script's own",
+)
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The strings of a module, or a page as it is; white space as one blank, as lines are broken anywhere."""
+    written = path.read_text(encoding="utf-8")
+    parts = (
+        (node.value for node in ast.walk(ast.parse(written)) if isinstance(node, ast.Constant))
+        if path.suffix == ".py"
+        else (written,)
+    )
+    yield from (" ".join(part.split()) for part in parts if isinstance(part, str))
+
+
+@pytest.mark.parametrize("folder", ["src/hotlap", "docs"])
+def test_no_hard_phrase_is_told(folder: str) -> None:
+    paths = [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md", ".j2"}]
+    assert len(paths) > 10
+    told = [(path.name, phrase) for path in paths for text in texts(path) for phrase in HARD if phrase in text]
+    assert not told
