@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hotlap.levers._held import hold_attribute
+from hotlap.levers._process_settings import hold_attribute
 from torch.utils.data import DataLoader
 
 from hotlap.agent.guard import Guard
