@@ -12,6 +12,7 @@ import msgspec
 from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
+from hotlap.trace.findings._base import per_step_ms
 
 from .causes import JACOBIAN, PAIRS, Cause
 from .repeated import Line, Repeated, not_needed
@@ -232,7 +233,7 @@ def known_ops(
     on_device = bool(rank.breakdown)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
-        whole, share = 1.0, 1.0 / (rank.window.count * len(rank.breakdown) * step_ms * 1e6)
+        whole, share = 1.0, per_step_ms(rank, 1.0) / step_ms
     else:
         rows = rank.model
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)

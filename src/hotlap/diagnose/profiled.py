@@ -1,7 +1,8 @@
 """What the trace of a profiled run adds to its verdict: lines, what each cause costs, causes that only a trace shows.
 
-Step time, phases and their shares are those of steps without the profiler. The profiler makes host time longer, not the
-work on the device; so idle time of the trace is scaled to what is left of the unprofiled step beside that work.
+Step time, phases and their shares are those of steps without the profiler. What a trace tells is a share of its own
+steps, less what the profiler made the host take longer; its ms are that share of the run's step
+(`trace/findings/_base.py`).
 """
 
 import re
@@ -22,6 +23,7 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
+from hotlap.trace.findings._base import host_ms, per_step_ms
 from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
@@ -194,13 +196,12 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
 
 def _outside(traces: TraceReport) -> float:
     """Device time of work that was issued outside of the phases, ms a step, of the rank with most."""
-    return max((rank.outside_ns or 0) / rank.window.count / 1e6 for rank in traces.ranks)
+    return max(per_step_ms(rank, rank.outside_ns or 0) for rank in traces.ranks)
 
 
 def _computing_ms(rank: RankTrace) -> float:
     """Device time of kernels that are not communication, ms a step, as a mean over the rank's devices."""
-    total = sum(one.compute_ns for one in rank.breakdown)
-    return total / rank.window.count / max(1, len(rank.breakdown)) / 1e6
+    return per_step_ms(rank, sum(one.compute_ns for one in rank.breakdown))
 
 
 def _with_batches(finding: Finding, made: Place | None, traces: TraceReport) -> Finding:
@@ -259,7 +260,7 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     for row in ops:
         by_name[row.name] += row.ns
     most = by_name.most_common(TOP_OPS)
-    said = ", ".join(f"{name} {ms(ns / rank.window.count / 1e6)}" for name, ns in most)
+    said = ", ".join(f"{name} {ms(host_ms(rank, ns))}" for name, ns in most)
     multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
     return msgspec.structs.replace(
         finding,
