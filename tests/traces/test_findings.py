@@ -570,6 +570,15 @@ def test_what_a_trace_tells_is_a_share_of_its_own_steps() -> None:
         assert sum(one.share for one in found.values()) == pytest.approx(1.0)
 
 
+def test_a_trace_and_a_run_are_scaled_by_the_same_rule() -> None:
+    """19% of the run went to workers that start anew: the rest, of which the steps are, leaves 81% to be divided."""
+    anew = Finding(id="workers-restart", bound="input", share=0.19, named=True)
+    rank = answers(roofline=(op("compute", 80, True),), unprofiled_ms=45.0)
+    traces = TraceReport(ranks=(rank,), findings=findings_of(rank))
+    found = {one.id: one.share for one in with_traces(diagnosis(anew), traces).findings}
+    assert found == {"workers-restart": 0.19, "compute": pytest.approx(0.81 * 40 / 45)}
+
+
 def test_waits_of_the_host_are_those_of_the_step_without_the_profiler() -> None:
     """30 of the trace's 50 ms a step."""
     waits = Sync(

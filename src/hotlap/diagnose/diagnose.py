@@ -268,10 +268,14 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
 def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[str]:
     """That the numbers are those of a machine that others keep busy, where it took a notable share of the step. A quota
     is the command's own, and holds the next time too."""
-    took = {one.id: (one.cost_ms or 0.0) / measured.step_ms for one in findings}
-    crowded = took.get("cpu-crowded", 0.0) if cpu_crowded.by_others(measured) else 0.0
-    if max(crowded, took.get("cpu-steal", 0.0)) >= LEAST_NAMED:
-        yield "the cores were busy with other work, and the times hold for that only: measure again when it is gone"
+    waits = cpu_crowded.waits(measured) if cpu_crowded.by_others(measured) else None
+    stolen = sum(one.cost_ms or 0.0 for one in findings if one.id == "cpu-steal") / measured.step_ms
+    waited = waits.cost_ms / measured.step_ms if waits is not None else 0.0
+    if max(waited, stolen) >= LEAST_NAMED:
+        what = (
+            f"threads waited for a core for {waited:.0%} of the time" if waited >= stolen else "cores were taken away"
+        )
+        yield f"the machine was busy with other work: {what}; run again when it is idle for true times"
 
 
 def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:

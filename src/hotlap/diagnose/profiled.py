@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Diagnosis, Finding, Place, bound_of, in_order
+from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Diagnosis, Finding, Place, bound_of, in_order, left_beside
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
@@ -117,14 +117,17 @@ def with_traces(
         named = [*known_ops(traces.ranks[0], named, diagnosis.step_ms, spare), *small_ops(traces.ranks[0], named)]
         ordered = tuple(in_order(named))
         return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
-    left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
+    if any(one.id == "allocator" for one in traces.findings):
+        findings = tuple(one for one in findings if one.id != LATE_MALLOCS)
+    rest = left_beside(findings)
+    scaled = tuple(msgspec.structs.replace(one, share=rest * one.share) for one in traces.findings)
+    traces = msgspec.structs.replace(traces, findings=scaled)
+    left = (_left(finding, traces, diagnosis.step_ms, rest) for finding in findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     gone = replaced(kept)
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
-    rest = _usual(diagnosis)
-    shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
     found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare)
     ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
@@ -162,19 +165,17 @@ def _without_untold(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, why=why, evidence=evidence)
 
 
-def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | None:
+def _left(finding: Finding, traces: TraceReport, step_ms: float, rest: float = 1.0) -> Finding | None:
     """A finding of the run beside those of its traces: None where they say it better, or say what it is instead.
 
     Device events hold waiting in collectives too, so of the run's `compute` stays what the traces call computing. Waits
     that come seldom may lie outside of the few steps of a trace: those for batches stay, where the run has far more of
     them. Of the loop's own code stays, where it is much, what neither the traces' idle time explains nor the device's
-    work there, where the traces say what that is.
+    work there, where the traces say what that is. rest: share of the step that the traces' steps stand for.
     """
     bounds = {one.bound for one in traces.findings}
     if finding.id == "own-graph":
         return None  # the trace sees into them
-    if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
-        return None
     if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE_THE_REST:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
@@ -185,12 +186,12 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     if finding.bound in bounds - {"unknown"} or bounds & INSTEAD.get(finding.id, frozenset()):
         return None
     if finding.id == "compute":
-        share = min(finding.share, max(_computing_ms(rank) for rank in traces.ranks) / step_ms)
+        share = min(finding.share, rest * max(_computing_ms(rank) for rank in traces.ranks) / step_ms)
         return msgspec.structs.replace(finding, share=share) if share >= COMPUTE else None
     if finding.id != "host-code":
         return finding
     share = finding.share - sum(one.share for one in traces.findings if one.id in IDLE)
-    share -= min(_outside(traces) / step_ms, sum(one.share for one in traces.findings if one.bound in BUSY))
+    share -= min(rest * _outside(traces) / step_ms, sum(one.share for one in traces.findings if one.bound in BUSY))
     return msgspec.structs.replace(finding, share=share) if share >= HOST_CODE else None
 
 

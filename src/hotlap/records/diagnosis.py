@@ -69,6 +69,11 @@ BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded", "long-steps", "late-
 """Causes whose time is in no phase's work: that of the run between epochs, that without a core, and in the driver."""
 
 
+def left_beside(findings: Iterable[Finding]) -> float:
+    """Share of the step that these leave to all others, by phases, looks or a trace: what the command itself ran."""
+    return max(0.0, 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST))
+
+
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where.
     Waiting for batches, which is in none of the model's phases, comes before a cause in these that takes half of it."""

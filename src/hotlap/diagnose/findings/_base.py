@@ -33,7 +33,7 @@ class CpuUse:
     it ran out. ms a second: throttled_ms: that threads were held then, summed over cores; busy_ms, steal_ms: of all its
     cores, at work and taken by the hypervisor; waited_ms: that main threads of its processes were ready and had no
     core. running: threads of the machine that had or wanted a
-    core, median. used: cores that the command kept busy, in the mean.
+    core, median. used: cores that the command kept busy, in the mean. processes: of the command, median.
     """
 
     usable: int
@@ -47,6 +47,7 @@ class CpuUse:
     waited_ms: float | None = None
     running: float | None = None
     used: float | None = None
+    processes: float | None = None
 
     @property
     def full(self) -> bool:
