@@ -579,6 +579,17 @@ def test_a_trace_and_a_run_are_scaled_by_the_same_rule() -> None:
     assert found == {"workers-restart": 0.19, "compute": pytest.approx(0.81 * 40 / 45)}
 
 
+@pytest.mark.parametrize(
+    ("id_", "way", "stays"), [("h2d", "in", False), ("waits-in-copies", "in", False), ("h2d", "out", True)]
+)
+def test_copies_in_a_trace_decide_what_they_take(id_: str, way: str, stays: bool) -> None:
+    """19% by the events around them; in the trace they are next to nothing."""
+    copied = CopyTime(way=way, within="", count=2, bytes=4 << 20, exposed_ns=80_000)
+    run = diagnosis(Finding(id=id_, bound="h2d", share=0.19))
+    found = with_traces(run, TraceReport(ranks=(answers(copies=(copied,)),), findings=())).findings
+    assert [one.id for one in found] == [id_] * stays
+
+
 def test_waits_of_the_host_are_those_of_the_step_without_the_profiler() -> None:
     """30 of the trace's 50 ms a step."""
     waits = Sync(

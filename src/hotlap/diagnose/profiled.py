@@ -29,7 +29,7 @@ from hotlap.trace.tables import Trace
 
 from .causes import ELEMENTS
 from .diagnose import diagnose
-from .findings import compute, expert_loop, own_graph, python_modes, replaced
+from .findings import compute, expert_loop, h2d, own_graph, python_modes, replaced
 from .findings._base import MODEL
 from .known_ops import known_ops
 from .offloads import with_memory
@@ -60,6 +60,8 @@ COMPUTE: Final = 0.1
 """Share of the step below which the run's `compute` is not worth a line beside a trace."""
 LATE_MALLOCS: Final = "late-mallocs"
 """Counted by the run; a trace shows what such calls cost, as `allocator`."""
+COPIES: Final = ("h2d", h2d.WAITS)
+"""By events around copies, which hold waits too."""
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
@@ -176,6 +178,8 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float, rest: float = 1
     bounds = {one.bound for one in traces.findings}
     if finding.id == "own-graph":
         return None  # the trace sees into them
+    if finding.id in COPIES and any(one.way == "in" for rank in traces.ranks for one in rank.copies):
+        return None  # the trace has what they take
     if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE_THE_REST:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
