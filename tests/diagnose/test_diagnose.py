@@ -699,6 +699,13 @@ def test_throughput_has_a_unit_or_is_unknown(tmp_path: Path) -> None:
     assert any(text.startswith("samples/s") for text in found.unknown)
 
 
+def test_the_phase_that_grows_is_that_of_the_last_steps_beside_the_first(tmp_path: Path) -> None:
+    lines = [step(at, phases(other=4.0 + at / 5, forward=4.0)) for at in range(120)]
+    found = diagnose(folder_of(tmp_path, (lines, FACTS))).findings
+    (one,) = [one for one in found if one.id == "steps-grow"]
+    assert "ms in other)" in one.evidence
+
+
 def test_stretches_of_another_pace_are_told(tmp_path: Path) -> None:
     """The mean alone does not show them: 16 quick steps, then 16 slow ones and 16 between."""
     walls = [20.0] * 16 + [24.0] * 16 + [32.0] * 16

@@ -174,7 +174,7 @@ def test_crowded() -> None:
     assert crowded is not None
     said = crowded.evidence
     assert "0.04 ms a step" in said and "0.03 involuntary" in said and "1 intra-op thread and" in said
-    assert "over 50 steps" in said  # the thread's waits are of those, the quoted time of all steady steps
+    assert "over 50 steps: " in said  # the thread's waits are of those, the quoted time of all steady steps
     assert found("cpu_crowded", None, host(waited_ms=4.9, threads_waited_ms=9.9)) is None
     assert found("cpu_crowded", None, host()) is None and found("cpu_crowded", None, None) is None
 
@@ -228,6 +228,9 @@ def test_waits_are_those_of_all_steady_steps_where_the_machine_counted_them() ->
     seen = found("cpu_crowded", use, one)
     assert seen is not None and seen.share == pytest.approx(0.59)
     assert found("cpu_crowded", {**use, "processes": 2}, one) is None, "they may be another's"
+    timed = msgspec.structs.replace(host(waited_ms=25.3, threads_waited_ms=25.3, took_ms=34.6))
+    said = found("cpu_crowded", None, timed)
+    assert said is not None and "over 50 steps of 34.6 ms" in said.evidence, "of which steps it is"
     early = msgspec.structs.replace(host(waited_ms=15.0, threads_waited_ms=15.0), threads=1)
     assert found("cpu_crowded", {**use, "waited_ms": 10.0}, early) is None
 

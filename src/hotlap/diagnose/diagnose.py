@@ -28,10 +28,12 @@ from .findings.workers_restart import without_restarts
 from .jumps import jump_of
 from .jumps import said as jumped
 from .steps import (
+    SIXTHS,
     SteadySteps,
     block_length,
     block_means,
     growth,
+    longer_in,
     mean_known,
     mean_phases,
     micro_batches,
@@ -158,12 +160,14 @@ def _verdict(
     piled = facts is not None and any(root.piled for root in facts.roots)
     whole = not _left_out(first.steps)
     grown = growth(steady.numbered, piled) if whole else None
+    sixth = len(steady.steps) // SIXTHS
+    ends = steady.steps[:sixth], steady.steps[-sixth:]
     jump = jump_of(steady, first.steps, facts, *machine) if whole and grown is None else None
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
         grown, memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy, long, micro_batches(usual), rows_of(usual), jump,
+        gpus.busy, long, micro_batches(usual), rows_of(usual), jump, longer_in(ends) if grown else ("", 0.0),
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])

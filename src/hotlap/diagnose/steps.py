@@ -198,6 +198,16 @@ def mean_phases(steps: Sequence[Step], of: Literal["phases", "gpu_phases", "gpu_
     return Phases(**{name: value / total for name, value in sums.items()})
 
 
+def longer_in(sides: Sequence[Sequence[Step]]) -> tuple[str, float]:
+    """The phase that is longer by most in the second of two stretches of steps, and by how many ms; "" not known."""
+    before, after = (mean_phases(side, "gpu_phases") or mean_phases(side, "phases") for side in sides)
+    if before is None or after is None:
+        return "", 0.0
+    more = {name: (getattr(after, name) or 0.0) - (getattr(before, name) or 0.0) for name in PHASES}
+    phase = max(more, key=lambda name: more[name])
+    return phase, more[phase]
+
+
 def phases_of_all(steps: Sequence[Step], step_ms: float) -> Phases:
     """A step's host time as that of all steps is divided: each that was looked at stands with its shares for the time
     of those that it stands for, so that one long step among them is not taken for many."""

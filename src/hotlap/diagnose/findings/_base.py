@@ -98,7 +98,8 @@ class Measured:
     the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
     unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: how far the steps
     that were looked at are from all, in words, empty where they are not. growth: of steps that take longer and longer,
-    ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the machine's.
+    ms of the first and of the last ones, and how many steps lie between (`steps.growth`); grown_in: the phase that
+    grows by most, and by how many ms. memory_bytes: the machine's.
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are
@@ -124,6 +125,7 @@ class Measured:
     micro: tuple[float, float] | None = None
     rows: float | None = None
     jump: Jump | None = None
+    grown_in: tuple[str, float] = ("", 0.0)
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
