@@ -699,6 +699,13 @@ def test_throughput_has_a_unit_or_is_unknown(tmp_path: Path) -> None:
     assert any(text.startswith("samples/s") for text in found.unknown)
 
 
+def test_samples_a_second_are_at_the_step_time_that_is_told(tmp_path: Path) -> None:
+    """bearing_faults: 8.91 ms a step of 64 rows, and 3,200 samples a second, as some steps waited for new workers."""
+    lines = with_walls([10.0] * 60 + [500.0] * 2 + [10.0] * 18)
+    found = diagnose(folder_of(tmp_path, ([msgspec.structs.replace(line, samples=64) for line in lines], FACTS)))
+    assert found.throughput == pytest.approx(64 / found.step_ms * 1000) and found.step_ms < 11
+
+
 def test_the_phase_that_grows_is_that_of_the_last_steps_beside_the_first(tmp_path: Path) -> None:
     lines = [step(at, phases(other=4.0 + at / 5, forward=4.0)) for at in range(120)]
     found = diagnose(folder_of(tmp_path, (lines, FACTS))).findings

@@ -259,10 +259,11 @@ def token_rate(steady: SteadySteps) -> float | None:
 
 
 def _rate(told: Sequence[tuple[Phases | None, int | None]], steady: SteadySteps, most_without: float) -> float | None:
-    """What the steps did a second, by phases and number of each. most_without: share of them that need not know it."""
+    """What the steps do a second at the pace that is told of them, by phases and number of each. most_without: share of
+    them that need not know it."""
     looked_at = standing([one if one[0] is not None else None for one in told])
     missing = sum(one[1] is None for one, _ in looked_at)
     if not looked_at or missing > most_without * len(looked_at):
         return None
-    took_ms = len(steady.steps) * fmean(steady.times)  # of some the device's clock may not be known
+    took_ms = len(steady.steps) * step_time(steady.times, steady.period)
     return 1000 * sum(times * (one[1] or 0) for one, times in looked_at) / took_ms
