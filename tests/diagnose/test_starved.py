@@ -308,6 +308,8 @@ def test_page_faults() -> None:
         "3 of them read from a disk"
         in beneath(found("page_faults", None, host(faults=9e3, system_ms=8, major=3))).evidence
     )
+    slower = host(faults=9000.0, system_ms=20.0, took_ms=250.0)
+    assert beneath(found("page_faults", None, slower)).cost_ms == pytest.approx(8.0), "of steps that take 250 ms"
     assert found("page_faults", None, host(faults=255.0, system_ms=8.0)) is None
     assert found("page_faults", None, host(faults=9000.0, system_ms=4.9)) is None
     assert found("page_faults", None, FACTS) is None

@@ -269,7 +269,7 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
     return msgspec.structs.replace(
         finding,
-        evidence=f"{finding.evidence}; under the profiler {said}",
+        evidence=f"{finding.evidence}; by the trace {said}",
         where=ops[0].where or finding.where,
         why=finding.why
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "

@@ -202,6 +202,12 @@ class Measured:
         return max(0.0, longer) * workers / (workers + others)
 
     @property
+    def of_counted(self) -> float:
+        """The step over those few in which the process's counters were read, which may take longer or less."""
+        host = self.facts.host if self.facts else None
+        return self.step_ms / host.took_ms if host is not None and host.took_ms else 1.0
+
+    @property
     def nvml(self) -> str:
         """For evidence: how much of the time a kernel ran; empty unknown."""
         return "" if self.gpu_busy is None else f"; a kernel ran {self.gpu_busy:.0%} of the time, by NVML"

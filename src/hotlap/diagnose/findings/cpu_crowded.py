@@ -46,7 +46,7 @@ def waits(measured: Measured) -> Waits | None:
     host, step, taken_ms = _host(measured), measured.step_ms, measured.taken_ms  # what workers take is in the batches
     if host is None or host.threads_waited_ms is None or not measured.host_matters:
         return None
-    part = step / host.took_ms if host.took_ms else 1.0  # of the few steps that were counted, others may take less
+    part = measured.of_counted
     own, every = part * (host.waited_ms or 0.0), part * host.threads_waited_ms
     if (all_ms := _of_all_steps(measured)) is not None:
         own, every = all_ms, max(all_ms, every - own + all_ms)
