@@ -277,9 +277,13 @@ def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[
     waited = waits.cost_ms / measured.step_ms if waits is not None else 0.0
     if max(waited, stolen) >= LEAST_NAMED:
         what = (
-            f"threads waited for a core for {waited:.0%} of the time" if waited >= stolen else "cores were taken away"
+            ": cores were taken away"
+            if stolen > waited
+            else f": threads waited for a core for {waited:.0%} of the time"
         )
-        yield f"the machine was busy with other work: {what}; run again when it is idle for true times"
+        if waits is not None and cpu_crowded.by_itself(measured):
+            what = " too"  # whose waits are whose is not known
+        yield f"the machine was busy with other work{what}; run again when it is idle for true times"
 
 
 def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:
