@@ -146,15 +146,6 @@ def judge_again(planted: Planted, folder: Path) -> dict[str, Any]:
     return {"status": "run", "seconds": 0.0} | judged(planted, document["diagnosis"], sampled)
 
 
-def as_if_alone(folder: Path) -> None:
-    """Take out of a run's facts that threads waited for a core, which is no cause of the script's."""
-    for file in folder.glob("rank-*/facts.json"):
-        facts = json.loads(file.read_text(encoding="utf-8"))
-        if facts.get("host"):
-            facts["host"] |= {"waited_ms": 0.0, "threads_waited_ms": 0.0}
-            file.write_text(json.dumps(facts), encoding="utf-8")
-
-
 def judged(planted: Planted, diagnosis: dict[str, Any], sampled: bool) -> dict[str, Any]:
     """Bound and place beside the planted ones."""
     findings = diagnosis["findings"]

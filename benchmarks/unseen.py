@@ -2,7 +2,6 @@
 
     OMP_NUM_THREADS=1 python benchmarks/unseen.py --keep /tmp/unseen --out benchmarks/results/unseen-cpu.json
     python benchmarks/unseen.py --judge /tmp/unseen        runs that were kept, judged again by the rules of now
-    python benchmarks/unseen.py --alone ...                without waits for a core, where others keep this machine busy
 
 Of each script in `unseen/`, `unseen.toml` says what is right. What is judged is the headline: the verdict's bound, and
 of its first finding the line (or its function) and whether its words hold the advice. Of healthy ones no cause may be
@@ -21,8 +20,6 @@ import time
 import tomllib
 from pathlib import Path
 from typing import Any
-
-from planted import as_if_alone
 
 SCRIPTS = Path(__file__).with_name("unseen")
 CASES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -69,7 +66,6 @@ def main() -> None:
     parser.add_argument("--only", help="names, with commas between")
     parser.add_argument("--keep", type=Path, help="keep run folders here")
     parser.add_argument("--judge", type=Path, help="judge runs that were kept here, and run none")
-    parser.add_argument("--alone", action="store_true", help="waits for a core are no cause")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     root = args.judge or args.keep or Path(tempfile.mkdtemp())
@@ -78,8 +74,6 @@ def main() -> None:
     for name in args.only.split(",") if args.only else CASES:
         if not args.judge:
             run(name, CASES[name].get("ranks", 1), root / name)
-        if args.alone:
-            as_if_alone(root / name)
         rows[name] = judged(CASES[name], verdict(root / name))
         print(name, json.dumps(rows[name]), flush=True)
     faulty = [row for row in rows.values() if "advice" in row]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hotlap.levers._process_settings import hold_attribute
 from torch.utils.data import DataLoader
 
 from hotlap.agent.guard import Guard
 from hotlap.agent.seams import NothingToDo, Refused, Seams
 from hotlap.diagnose.diagnose import read_ranks
 from hotlap.levers import all_levers
+from hotlap.levers._process_settings import hold_attribute
 from hotlap.records.files import write_record
 from hotlap.records.run import Lever
 from hotlap.tune.applied_levers import with_applied_levers

@@ -40,7 +40,6 @@ def test_the_verdict_names_what_was_planted(tmp_path: Path, monkeypatch: pytest.
     said = planted.read(planted.SCRIPTS / "no_workers.py", "cpu")
     row = planted.run(said, "cpu", STEPS, tmp_path / "run")
     assert row["status"] == "run", row
-    planted.as_if_alone(tmp_path / "run")
     check_right(said, planted.judge_again(said, tmp_path / "run"))
 
 
@@ -52,7 +51,6 @@ def test_the_verdict_of_what_the_agent_recorded(name: str, runner: Runner) -> No
     ran = runner.forked(*command, steps=STEPS, least_steps=STEPS, profile_steps=PROFILE_STEPS)
     assert ran.folder is not None
     write_record(ran.folder / "run.json", runner.request((sys.executable, *command), ran.folder).record())
-    planted.as_if_alone(ran.folder)
     found = msgspec.to_builtins(verdict(ran.folder))
     check_right(said, planted.judged(said, found, (ran.folder / "rank-0" / "samples.json").is_file()))
 

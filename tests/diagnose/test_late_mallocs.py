@@ -13,12 +13,12 @@ from hotlap.diagnose.advise import advise
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings import all_findings
 from hotlap.diagnose.findings._base import Measured
-from hotlap.diagnose.profiled import LATE_MALLOCS, _left
+from hotlap.diagnose.profiled import LATE_MALLOCS, with_traces
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import Diagnosis, Finding, Spread
 from hotlap.records.run import Facts, HostFacts, Lever, MemoryFacts
-from hotlap.records.trace import TraceReport
+from hotlap.records.trace import Breakdown, RankTrace, TraceReport, Window
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
 
@@ -133,8 +133,20 @@ def test_a_trace_that_shows_what_such_calls_cost_takes_its_place() -> None:
     found = of(DECODING)
     assert found is not None
     shown = Finding(id="allocator", bound="memory", share=0.3, cost_ms=3.0, levers=("allocator",))
-    assert _left(found, TraceReport(findings=(shown,)), 10.0) is None
-    assert _left(found, TraceReport(), 10.0) is found, "calls that come seldom may lie outside of the traced steps"
+    window = Window(start_ns=0, end_ns=10**7, found_by="ProfilerStep", steps=((0, 10**7),))
+    device = Breakdown(
+        device=0, span_ns=10**7, compute_ns=10**7, exposed_communication_ns=0, exposed_copy_ns=0, idle_ns=0,
+        communication_ns=0, copy_ns=0, kernel_ns=10**7, streams=1, kernels=4,
+    )  # fmt: skip
+    rank = RankTrace(source="t", rank=0, device_name="H200", events=1, window=window, step_ms=10.0, breakdown=(device,))
+    run = Diagnosis(mode="train", bound="memory", step_ms=10.0, spread=Spread(p10=9, p50=10, p90=11), phases=phases())
+    run = msgspec.structs.replace(run, findings=(msgspec.structs.replace(found, share=0.5),))
+    for traced, told in (
+        ((shown,), [("allocator", 0.3)]),
+        ((), [("late-mallocs", 0.5)]),
+    ):  # these may lie outside of it
+        traces = TraceReport(ranks=(rank,), findings=traced)
+        assert [(one.id, one.share) for one in with_traces(run, traces).findings] == told
 
 
 def test_quantized_weights_are_said_of_inference_alone() -> None:

@@ -389,6 +389,13 @@ class Memory:
     assert "is joined with more of its kind" in one.why and "buffer" in one.instead
 
 
+def test_where_nothing_shows_what_grows_no_line_is_told_but_the_phase() -> None:
+    """card_fraud: the model's forward was named, and it was a metric over all that came before."""
+    grown = replace(measured(growth=(4.0, 16.0, 50)), grown_in=("other", 12.4))
+    (one,) = [one for one in findings_of(grown) if one.id == "steps-grow"]
+    assert one.where is None and "16.0 ms 50 steps later (+12.0 ms in other)" in one.evidence
+
+
 HOOKED = """
 class Report:
     def start(self):

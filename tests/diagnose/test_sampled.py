@@ -333,7 +333,12 @@ def test_a_cause_in_the_model_or_its_loss_is_named(
     assert len(found) == 1 + bool(id_)
     assert (found[0].id, found[0].where.line if found[0].named and found[0].where else None) == (id_ or "compute", line)
     if id_:
-        assert found[0].share == pytest.approx(sum(row[5] for row in rows) / 100)
+        looks = sum(row[5] for row in rows) / 100
+        assert found[0].share == pytest.approx(looks)
+        before = verdict("compute", "compute")
+        crowded = Finding(id="cpu-crowded", bound="unknown", share=0.5, named=True, title="threads wait for a core")
+        found = with_samples(msgspec.structs.replace(before, findings=(crowded, *before.findings)), said).findings
+        assert next(one for one in found if one.id == id_).share == pytest.approx(0.5 * looks), "taken from all alike"
 
 
 LION = """

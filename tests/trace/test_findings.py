@@ -35,9 +35,11 @@ from hotlap.records.trace import (
     Window,
 )
 from hotlap.trace.analyses.syncs import WITHIN_AN_OP
+from hotlap.trace.answer import Asked, answer, view_of
 from hotlap.trace.findings import all_findings, findings_of
 from hotlap.trace.findings._base import MANY_WAITS
 from hotlap.trace.findings._ranks import of_all
+from hotlap.trace.read import read
 
 MS = 1_000_000
 HERE = Place(file="train.py", line=7, function="main")
@@ -543,13 +545,96 @@ def test_the_straggler_has_the_place_and_levers_of_what_makes_it_late_which_is_n
 
 
 def test_waiting_for_a_slow_host_is_scaled_to_the_step_without_the_profiler() -> None:
-    """Rank 1 has 27 ms of work in each step; of its 23 ms idle 2.3 are left in a step of 29.3."""
-    for more, cost in (({}, 2.0), ({"breakdown": (device(32, 5, 13),)}, 10.0 + 10.0 * 0.0)):
+    """Rank 1 has 27 ms of work in each step; of its 23 ms idle 2.3 are left in a step of 29.3. With 37 ms of work no
+    idle time is left, and the 10 that its work takes longer are 10/37 of the step."""
+    for more, cost in (({}, 2.0), ({"breakdown": (device(32, 5, 13),)}, 29.3 * 10 / 37)):
         late = {**LATE, **more, "unprofiled_ms": 29.3}
         found = of_all([of_rank(0, **WAITING, unprofiled_ms=29.3), of_rank(1, **late)], balanced(cause="host"))
         named = next(one for one in found if one.id == "straggler")
         assert named.cost_ms == pytest.approx(cost) and named.share == pytest.approx(cost / 29.3)
         assert f"{ms(cost)} a step (20.0 ms under the profiler); its input" == named.evidence
+
+
+def test_what_a_trace_tells_is_a_share_of_its_own_steps() -> None:
+    """40 of 50 ms are busy: in a run whose steps take 25 ms, or 100, that is all of them, or four fifths."""
+    rows = op("compute", 60, True), op("bandwidth", 20, None)
+    for step, of in ((25.0, 40.0), (45.0, 45.0), (100.0, 50.0)):
+        found = {
+            one.id: one
+            for one in findings_of(
+                answers(roofline=rows, gaps=(gap("launch", 20.0),), launches=LAUNCHES, unprofiled_ms=step)
+            )
+        }
+        assert found["compute"].share == pytest.approx(30 / of)
+        assert found["compute"].evidence.startswith(f"{ms(step * 30 / of)} a step")
+        assert sum(one.share for one in found.values()) == pytest.approx(1.0)
+
+
+def test_a_trace_and_a_run_are_scaled_by_the_same_rule() -> None:
+    """19% of the run went to workers that start anew: the rest, of which the steps are, leaves 81% to be divided."""
+    anew = Finding(id="workers-restart", bound="input", share=0.19, named=True)
+    rank = answers(roofline=(op("compute", 80, True),), unprofiled_ms=45.0)
+    traces = TraceReport(ranks=(rank,), findings=findings_of(rank))
+    found = {one.id: one.share for one in with_traces(diagnosis(anew), traces).findings}
+    assert found == {"workers-restart": 0.19, "compute": pytest.approx(0.81 * 40 / 45)}
+
+
+@pytest.mark.parametrize(
+    ("id_", "way", "stays"), [("h2d", "in", False), ("waits-in-copies", "in", False), ("h2d", "out", True)]
+)
+def test_copies_in_a_trace_decide_what_they_take(id_: str, way: str, stays: bool) -> None:
+    """19% by the events around them; in the trace they are next to nothing."""
+    copied = CopyTime(way=way, within="", count=2, bytes=4 << 20, exposed_ns=80_000)
+    run = diagnosis(Finding(id=id_, bound="h2d", share=0.19))
+    found = with_traces(run, TraceReport(ranks=(answers(copies=(copied,)),), findings=())).findings
+    assert [one.id for one in found] == [id_] * stays
+
+
+def test_waits_of_the_host_are_those_of_the_step_without_the_profiler() -> None:
+    """30 of the trace's 50 ms a step."""
+    waits = Sync(
+        call="cudaStreamSynchronize",
+        op="aten::item",
+        cause="`.item()`",
+        where=HERE,
+        count=2,
+        host_ns=60 * MS,
+        idle_ns=10 * MS,
+    )
+    (found,) = [one for one in findings_of(answers(syncs=(waits,), unprofiled_ms=45.0)) if one.id == "sync"]
+    assert f"the host waits {ms(45.0 * 30 / 50)} a step" in found.evidence
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "compiled-step.json.gz",
+        "fp32-step.json.gz",
+        "item-wait.json.gz",
+        "straggler-rank0.json.gz",
+        "eager.json",
+        "graphs.json",
+        "ddp.json",
+        "stacks.json",
+    ],
+)
+def test_nothing_takes_longer_than_the_step(name: str) -> None:
+    """Of kept traces, whatever a step of the run took."""
+    trace = read(Path(__file__).with_name("data") / name)
+    kept = answer(view_of(trace), 0, Asked())
+    for times in (0.05, 0.5, 0.9, 1.0, 1.5, 20.0):
+        step = times * kept.step_ms
+        found = findings_of(msgspec.structs.replace(kept, unprofiled_ms=step))
+        traces = TraceReport(ranks=(msgspec.structs.replace(kept, unprofiled_ms=step),), findings=found)
+        whole = with_traces(diagnosis(step_ms=step), traces).findings
+        for one in (*found, *whole):
+            assert 0 <= one.share <= 1 and (one.cost_ms or 0.0) <= step * 1.001, one
+            said = re.findall(r"([\d.,]+) (m?s) a step", one.evidence)
+            assert all(
+                float(of.replace(",", "")) * (1 if unit == "ms" else 1000) <= step * 1.01 + 0.01 for of, unit in said
+            ), one
+        idle = sum(one.share for one in found if one.id in {"launch", "input", "sync", "host-code", "allocator"})
+        assert idle <= 1.001
 
 
 def test_no_cost_exceeds_the_step_without_the_profiler() -> None:
@@ -641,11 +726,11 @@ def test_every_finding_holds_its_contract() -> None:
     assert findings_of(empty) == () and findings_of(answers()) == ()
 
 
-def diagnosis(*findings: Finding) -> Diagnosis:
+def diagnosis(*findings: Finding, step_ms: float = 45.0) -> Diagnosis:
     return Diagnosis(
         mode="train",
-        bound=findings[0].bound,
-        step_ms=45.0,
+        bound=findings[0].bound if findings else "unknown",
+        step_ms=step_ms,
         spread=Spread(p10=1, p50=1, p90=1),
         phases=Phases(),
         findings=findings,
@@ -674,10 +759,12 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
         HostTime(name="aten::add", ns=4 * MS, total_ns=4 * MS, count=1),
         HostTime(name="aten::mm", ns=3 * MS, total_ns=3 * MS, count=1),
     )
+    slow = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host, unprofiled_ms=25.0),)))
+    assert slow.findings[1].evidence == "x; by the trace aten::mm 2.00 ms, aten::add 1.00 ms", "of a step of 25 ms"
     found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert (
         found.bound == "input"
-        and found.findings[1].evidence == "x; under the profiler aten::mm 4.00 ms, aten::add 2.00 ms"
+        and found.findings[1].evidence == "x; by the trace aten::mm 4.00 ms, aten::add 2.00 ms"
         and found.findings[1].where == HERE
     )
 

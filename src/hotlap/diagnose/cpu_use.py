@@ -52,6 +52,7 @@ def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: 
         waited_ms=rate(lambda one: one.waited_ms),
         running=median(running) if running else None,
         used=fmean(used) / 100 if used else None,
+        processes=median(one.processes for one in inside),
     )
 
 

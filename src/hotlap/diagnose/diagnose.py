@@ -28,10 +28,12 @@ from .findings.workers_restart import without_restarts
 from .jumps import jump_of
 from .jumps import said as jumped
 from .steps import (
+    SIXTHS,
     SteadySteps,
     block_length,
     block_means,
     growth,
+    longer_in,
     mean_known,
     mean_phases,
     micro_batches,
@@ -159,12 +161,14 @@ def _verdict(
     piled = facts is not None and any(root.piled for root in facts.roots)
     whole = not _left_out(first.steps)
     grown = growth(steady.numbered, piled) if whole else None
+    sixth = len(steady.steps) // SIXTHS
+    ends = steady.steps[:sixth], steady.steps[-sixth:]
     jump = jump_of(steady, first.steps, facts, *machine) if whole and grown is None else None
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
         grown, memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy, long, micro_batches(usual), rows_of(usual), jump,
+        gpus.busy, long, micro_batches(usual), rows_of(usual), jump, longer_in(ends) if grown else ("", 0.0),
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -269,10 +273,18 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
 def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[str]:
     """That the numbers are those of a machine that others keep busy, where it took a notable share of the step. A quota
     is the command's own, and holds the next time too."""
-    took = {one.id: (one.cost_ms or 0.0) / measured.step_ms for one in findings}
-    crowded = took.get("cpu-crowded", 0.0) if cpu_crowded.by_others(measured) else 0.0
-    if max(crowded, took.get("cpu-steal", 0.0)) >= LEAST_NAMED:
-        yield "the cores were busy with other work, and the times hold for that only: measure again when it is gone"
+    waits = cpu_crowded.waits(measured) if cpu_crowded.by_others(measured) else None
+    stolen = sum(one.cost_ms or 0.0 for one in findings if one.id == "cpu-steal") / measured.step_ms
+    waited = waits.cost_ms / measured.step_ms if waits is not None else 0.0
+    if max(waited, stolen) >= LEAST_NAMED:
+        what = (
+            ": cores were taken away"
+            if stolen > waited
+            else f": threads waited for a core for {waited:.0%} of the time"
+        )
+        if waits is not None and cpu_crowded.by_itself(measured):
+            what = " too"  # whose waits are whose is not known
+        yield f"the machine was busy with other work{what}; run again when it is idle for true times"
 
 
 def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:

@@ -10,14 +10,13 @@ import numpy as np
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.durations import ms
-from hotlap.records.phases import PHASES
 from hotlap.records.run import Environment, Facts, Step
 from hotlap.records.telemetry import TelemetrySample
 
 from .cpu_use import differing
 from .findings._base import Changed, Jump
 from .source import call_of, files_of, first_of, parsed, place_at
-from .steps import GROWN, SteadySteps, mean_phases
+from .steps import GROWN, SteadySteps, longer_in
 
 LEAST_STEPS: Final = 10
 """On either side."""
@@ -52,12 +51,7 @@ def jump_of(
         return None
     step = times[cut][0]
     sides = [one for one in steady.steps if one.step < step], [one for one in steady.steps if one.step >= step]
-    phases = [mean_phases(side, "gpu_phases") or mean_phases(side, "phases") for side in sides]
-    more = {
-        name: sum((getattr(one, name, None) or 0.0) * sign for one, sign in zip(phases, (-1, 1), strict=True))
-        for name in PHASES
-    }
-    phase = max(more, key=lambda name: more[name])
+    phase, more_ms = longer_in(sides)
     changed = _changed(sides, every, step)
     where = _compared(facts, step) or _line(facts, changed)
     rows = _of(sides, lambda one: one.tokens or one.samples)
@@ -65,8 +59,8 @@ def jump_of(
         step,
         was,
         took,
-        phase if all(phases) else "",
-        more[phase],
+        phase,
+        more_ms,
         changed,
         rows,
         where,

@@ -9,9 +9,11 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Finding, Place
+from hotlap.records.diagnosis import Bound, Finding, Place, left_beside
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
+from hotlap.trace.findings._base import per_step_ms
+from hotlap.trace.findings._base import step_ms as of_run
 
 from . import masks
 from .causes import JACOBIAN, PAIRS, Cause
@@ -235,16 +237,14 @@ def known_ops(
     """Findings with those operations that take much of a step, which leaves less to those that only say where its time
     goes. step_ms: of steps without the profiler. spare: what is computed and not needed; masked: attention
     with masks of that kind."""
-    on_device = bool(rank.breakdown)
+    on_device, left = bool(rank.breakdown), left_beside(findings)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
-        usual_ns = rank.window.count * len(rank.breakdown) * step_ms * 1e6
-        whole, share = 1.0, 1.0 / max(usual_ns, sum(one.compute_ns for one in rank.breakdown))  # a device may be slower
+        share = left * per_step_ms(rank, 1.0) / of_run(rank)
     else:
         rows = rank.model
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)
         share = whole / max(1, sum(row.ns for row in rows))
-    left = 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST)
     told = list(_told(rows, share, step_ms, on_device, LEAST * left))
     if on_device:
         of_lines: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "line"]

@@ -1,7 +1,8 @@
 """What the trace of a profiled run adds to its verdict: lines, what each cause costs, causes that only a trace shows.
 
-Step time, phases and their shares are those of steps without the profiler. The profiler makes host time longer, not the
-work on the device; so idle time of the trace is scaled to what is left of the unprofiled step beside that work.
+Step time, phases and their shares are those of steps without the profiler. What a trace tells is a share of its own
+steps, less what the profiler made the host take longer; its ms are that share of the run's step
+(`trace/findings/_base.py`).
 """
 
 import re
@@ -12,7 +13,17 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import BESIDE_THE_REST, OUTSIDE, Bound, Diagnosis, Finding, Place, bound_of, in_order
+from hotlap.records.diagnosis import (
+    BESIDE_THE_REST,
+    OUTSIDE,
+    Bound,
+    Diagnosis,
+    Finding,
+    Place,
+    bound_of,
+    in_order,
+    left_beside,
+)
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
@@ -22,6 +33,7 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
+from hotlap.trace.findings._base import host_ms, per_step_ms
 from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
@@ -30,7 +42,7 @@ from .autocast import outside_of_forward
 from .causes import ELEMENTS
 from .copied_again import FULL, with_kept
 from .diagnose import diagnose
-from .findings import compute, expert_loop, own_graph, python_modes, replaced
+from .findings import compute, expert_loop, h2d, own_graph, python_modes, replaced
 from .findings._base import MODEL
 from .known_ops import known_ops
 from .offloads import with_memory
@@ -61,6 +73,8 @@ COMPUTE: Final = 0.1
 """Share of the step below which the run's `compute` is not worth a line beside a trace."""
 LATE_MALLOCS: Final = "late-mallocs"
 """Counted by the run; a trace shows what such calls cost, as `allocator`."""
+COPIES: Final = ("h2d", h2d.WAITS)
+"""By events around copies, which hold waits too."""
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
@@ -124,7 +138,12 @@ def with_traces(
         ]
         ordered = tuple(in_order(named))
         return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
-    left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
+    if any(one.id == "allocator" for one in traces.findings):
+        findings = tuple(one for one in findings if one.id != LATE_MALLOCS)
+    rest = left_beside(findings)
+    scaled = tuple(msgspec.structs.replace(one, share=rest * one.share) for one in traces.findings)
+    traces = msgspec.structs.replace(traces, findings=scaled)
+    left = (_left(finding, traces, diagnosis.step_ms, rest) for finding in findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     gone = replaced(kept)
@@ -133,8 +152,6 @@ def with_traces(
     shown = [outside_of_forward(one, lines, facts, traces.ranks[0]) for one in shown]
     free = FULL * diagnosis.memory_bytes - (diagnosis.peak_bytes or 0.0) if diagnosis.memory_bytes else None
     shown = [part for one in shown for part in with_kept(one, lines, traces.ranks[0], free)]
-    rest = _usual(diagnosis)
-    shown = [msgspec.structs.replace(one, share=rest * one.share) for one in shown]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
     found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare, masked)
     ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
@@ -172,20 +189,20 @@ def _without_untold(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, why=why, evidence=evidence)
 
 
-def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | None:
+def _left(finding: Finding, traces: TraceReport, step_ms: float, rest: float = 1.0) -> Finding | None:
     """A finding of the run beside those of its traces: None where they say it better, or say what it is instead.
 
     Device events hold waiting in collectives too, so of the run's `compute` stays what the traces call computing. Waits
     that come seldom may lie outside of the few steps of a trace: those for batches stay, where the run has far more of
     them. Of the loop's own code stays, where it is much, what neither the traces' idle time explains nor the device's
-    work there, where the traces say what that is.
+    work there, where the traces say what that is. rest: share of the step that the traces' steps stand for.
     """
     bounds = {one.bound for one in traces.findings}
     if finding.id == "own-graph":
         return None  # the trace sees into them
-    if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
-        return None
-    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE:
+    if finding.id in COPIES and any(one.way == "in" for rank in traces.ranks for one in rank.copies):
+        return None  # the trace has what they take
+    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding
@@ -195,24 +212,23 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     if finding.bound in bounds - {"unknown"} or bounds & INSTEAD.get(finding.id, frozenset()):
         return None
     if finding.id == "compute":
-        share = min(finding.share, max(_computing_ms(rank) for rank in traces.ranks) / step_ms)
+        share = min(finding.share, rest * max(_computing_ms(rank) for rank in traces.ranks) / step_ms)
         return msgspec.structs.replace(finding, share=share) if share >= COMPUTE else None
     if finding.id != "host-code":
         return finding
     share = finding.share - sum(one.share for one in traces.findings if one.id in IDLE)
-    share -= min(_outside(traces) / step_ms, sum(one.share for one in traces.findings if one.bound in BUSY))
+    share -= min(rest * _outside(traces) / step_ms, sum(one.share for one in traces.findings if one.bound in BUSY))
     return msgspec.structs.replace(finding, share=share) if share >= HOST_CODE else None
 
 
 def _outside(traces: TraceReport) -> float:
     """Device time of work that was issued outside of the phases, ms a step, of the rank with most."""
-    return max((rank.outside_ns or 0) / rank.window.count / 1e6 for rank in traces.ranks)
+    return max(per_step_ms(rank, rank.outside_ns or 0) for rank in traces.ranks)
 
 
 def _computing_ms(rank: RankTrace) -> float:
     """Device time of kernels that are not communication, ms a step, as a mean over the rank's devices."""
-    total = sum(one.compute_ns for one in rank.breakdown)
-    return total / rank.window.count / max(1, len(rank.breakdown)) / 1e6
+    return per_step_ms(rank, sum(one.compute_ns for one in rank.breakdown))
 
 
 def _with_batches(finding: Finding, made: Place | None, traces: TraceReport) -> Finding:
@@ -271,11 +287,11 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     for row in ops:
         by_name[row.name] += row.ns
     most = by_name.most_common(TOP_OPS)
-    said = ", ".join(f"{name} {ms(ns / rank.window.count / 1e6)}" for name, ns in most)
+    said = ", ".join(f"{name} {ms(host_ms(rank, ns))}" for name, ns in most)
     multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
     return msgspec.structs.replace(
         finding,
-        evidence=f"{finding.evidence}; under the profiler {said}",
+        evidence=f"{finding.evidence}; by the trace {said}",
         where=ops[0].where or finding.where,
         why=finding.why
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "

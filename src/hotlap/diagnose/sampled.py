@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order, left_beside
 from hotlap.records.durations import ms
 from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame, WorkerSamples
 from hotlap.records.run import LoaderFacts
@@ -344,7 +344,7 @@ IN_FUNCTIONS: Final = (
 def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ranks: int) -> Iterator[Finding]:
     """Causes at lines, or else in functions, of the forward, the update and what lies between, as a loss: by their
     share of all looks, as these phases hold much else."""
-    total = sum(row[5] for row in samples.lines)
+    total, left = sum(row[5] for row in samples.lines), left_beside(findings)
     outside = sum(row[5] for row in samples.lines if row[0] != "backward")
     phases = {"forward", "optimizer", *(() if any(one.id == "host-code" for one in findings) else ("other",))}
     own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
@@ -356,9 +356,10 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
         return samples.looks >= LEAST_LOOKS and sum(row[5] for row in rows) >= LEAST_SHARE * whole
 
     def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
-        share, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
+        looks, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
         where = Place(file=samples.files[first[1]], line=first[2], function=first[3])
-        evidence = f"{share:.0%} of {samples.looks} looks at the host's stack were {at}"
+        evidence = f"{looks:.0%} of {samples.looks} looks at the host's stack were {at}"
+        share = left * looks
         return _with(Finding(id=cause.id, bound=cause.bound, share=share, where=where, evidence=evidence), cause)
 
     for rows in filter(notable, _grouped(own, lambda row: row[1:4])):

@@ -198,6 +198,16 @@ def mean_phases(steps: Sequence[Step], of: Literal["phases", "gpu_phases", "gpu_
     return Phases(**{name: value / total for name, value in sums.items()})
 
 
+def longer_in(sides: Sequence[Sequence[Step]]) -> tuple[str, float]:
+    """The phase that is longer by most in the second of two stretches of steps, and by how many ms; "" not known."""
+    before, after = (mean_phases(side, "gpu_phases") or mean_phases(side, "phases") for side in sides)
+    if before is None or after is None:
+        return "", 0.0
+    more = {name: (getattr(after, name) or 0.0) - (getattr(before, name) or 0.0) for name in PHASES}
+    phase = max(more, key=lambda name: more[name])
+    return phase, more[phase]
+
+
 def phases_of_all(steps: Sequence[Step], step_ms: float) -> Phases:
     """A step's host time as that of all steps is divided: each that was looked at stands with its shares for the time
     of those that it stands for, so that one long step among them is not taken for many."""
@@ -249,10 +259,11 @@ def token_rate(steady: SteadySteps) -> float | None:
 
 
 def _rate(told: Sequence[tuple[Phases | None, int | None]], steady: SteadySteps, most_without: float) -> float | None:
-    """What the steps did a second, by phases and number of each. most_without: share of them that need not know it."""
+    """What the steps do a second at the pace that is told of them, by phases and number of each. most_without: share of
+    them that need not know it."""
     looked_at = standing([one if one[0] is not None else None for one in told])
     missing = sum(one[1] is None for one, _ in looked_at)
     if not looked_at or missing > most_without * len(looked_at):
         return None
-    took_ms = len(steady.steps) * fmean(steady.times)  # of some the device's clock may not be known
+    took_ms = len(steady.steps) * step_time(steady.times, steady.period)
     return 1000 * sum(times * (one[1] or 0) for one, times in looked_at) / took_ms

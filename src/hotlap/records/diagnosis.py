@@ -75,6 +75,11 @@ MUCH: Final = 0.25
 """Of the loop's time, from which what lies outside of its steps is named before what these are made of."""
 
 
+def left_beside(findings: Iterable[Finding]) -> float:
+    """Share of the step that these leave to all others, by phases, looks or a trace: what the command itself ran."""
+    return max(0.0, 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST))
+
+
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where.
     Waiting for batches, which is in none of the model's phases, comes before a cause in these that takes half of it."""
@@ -117,9 +122,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: whether it trains. bound: what limits the step. step_ms: ms of a steady step; it, spread and clock are the
     slowest rank's. clock: whose step_ms, spread and throughput are: the device's where the host ran ahead of it, so
-    that its own clock shows only how long issuing takes. throughput: rows a second over all ranks, in throughput_unit;
-    tokens_s: tokens a second, where the rows are sequences of them; None where unknown. throughput_unit: the unit of
-    throughput. utilisation: MFU, of a profiled run.
+    that its own clock shows only how long issuing takes. throughput: rows a second over all ranks, each at its step
+    time, in throughput_unit; tokens_s: tokens a second, where the rows are sequences of them; None where unknown.
+    throughput_unit: the unit of throughput. utilisation: MFU, of a profiled run.
 
     phases: host ms a step (they sum to the mean of the steps that were looked at; on the CPU, where that is more than
     25% above step_ms, to that, and `unknown` says so). gpu_ms: device ms a step. gpu_phases: phases on the device, ms a

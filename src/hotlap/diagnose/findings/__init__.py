@@ -9,7 +9,7 @@ from types import ModuleType
 
 import msgspec
 
-from hotlap.records.diagnosis import BESIDE_THE_REST, OUTSIDE, Finding
+from hotlap.records.diagnosis import BESIDE_THE_REST, OUTSIDE, Finding, left_beside
 
 from ._base import LEAST_COST, Measured
 
@@ -44,6 +44,5 @@ def replaced(found: Sequence[Finding]) -> set[str]:
 
 def _of_the_rest(found: Sequence[Finding]) -> list[Finding]:
     """What these take is not among the time that the others are shares of."""
-    rest = max(0.0, 1 - sum(finding.share for finding in found if finding.id in BESIDE_THE_REST))
-    apart = BESIDE_THE_REST + OUTSIDE
+    rest, apart = left_beside(found), BESIDE_THE_REST + OUTSIDE
     return [one if one.id in apart else msgspec.structs.replace(one, share=rest * one.share) for one in found]

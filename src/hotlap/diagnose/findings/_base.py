@@ -33,7 +33,7 @@ class CpuUse:
     it ran out. ms a second: throttled_ms: that threads were held then, summed over cores; busy_ms, steal_ms: of all its
     cores, at work and taken by the hypervisor; waited_ms: that main threads of its processes were ready and had no
     core. running: threads of the machine that had or wanted a
-    core, median. used: cores that the command kept busy, in the mean.
+    core, median. used: cores that the command kept busy, in the mean. processes: of the command, median.
     """
 
     usable: int
@@ -47,6 +47,7 @@ class CpuUse:
     waited_ms: float | None = None
     running: float | None = None
     used: float | None = None
+    processes: float | None = None
 
     @property
     def full(self) -> bool:
@@ -98,7 +99,8 @@ class Measured:
     were a steady one, with what restarts of workers took; 0 unknown. unseen_ms: of the step, in which phases is not
     known (`Diagnosis.unseen_ms`); unseen: how far the steps that were looked at are from all, in words, empty where
     they are not. growth: of steps that take longer and longer, ms of the first and of the last ones, and how many steps
-    lie between (`steps.growth`). memory_bytes: the machine's.
+    lie between (`steps.growth`); grown_in: the phase that grows by most, and by how many ms. memory_bytes: the
+    machine's.
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are
@@ -124,6 +126,7 @@ class Measured:
     micro: tuple[float, float] | None = None
     rows: float | None = None
     jump: Jump | None = None
+    grown_in: tuple[str, float] = ("", 0.0)
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
@@ -198,6 +201,12 @@ class Measured:
         others = max(0.0, (use.busy_ms or 0.0) / 1000 - use.used) * self.step_ms
         longer = self.step_ms - (self.phases.data or 0.0) - own / max(1, min(self.facts.threads, use.usable))
         return max(0.0, longer) * workers / (workers + others)
+
+    @property
+    def of_counted(self) -> float:
+        """The step over those few in which the process's counters were read, which may take longer or less."""
+        host = self.facts.host if self.facts else None
+        return self.step_ms / host.took_ms if host is not None and host.took_ms else 1.0
 
     @property
     def nvml(self) -> str:

@@ -1,11 +1,13 @@
 """More threads want to run than there are cores."""
 
+from dataclasses import dataclass
+
 from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, HostFacts
 
-from ._base import LEAST_COST, CpuUse, Measured, counted
+from ._base import FULL, LEAST_COST, CpuUse, Measured, counted
 
 LEAST_OWN = 0.05
 LEAST_ALL = 0.10
@@ -17,24 +19,66 @@ LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 
 
-def find(measured: Measured) -> Finding | None:
-    """Share: what the thread that trains waited itself, which no phase computes in. Else 0, and a cost at most: threads
-    may wait beside each other, and for nobody's sake. That they do where the thread that trains never waits: it is one
-    of those that share an operation.
-    """
-    facts, host = measured.facts, measured.facts.host if measured.facts else None
-    if facts is None or host is None or host.threads_waited_ms is None or not measured.host_matters:
+@dataclass(frozen=True)
+class Waits:
+    """Ms of a step: own: of the thread that trains; every: of all threads of its process; workers: the data phase where
+    loader workers wait notably, else 0."""
+
+    own: float
+    every: float
+    workers: float
+    step_ms: float
+
+    @property
+    def itself(self) -> bool:
+        """Whether the thread that trains waits notably."""
+        return self.own >= LEAST_OWN * self.step_ms
+
+    @property
+    def cost_ms(self) -> float:
+        """That a step could win back at most: threads may wait beside each other, and for nobody's sake."""
+        return min(self.step_ms, self.own if self.itself else max(self.own, self.every) + self.workers)
+
+
+def waits(measured: Measured) -> Waits | None:
+    """What threads wait for a core, where it is notable. Threads wait for nobody's sake where the thread that trains
+    never does: it is one of those that share an operation."""
+    host, step, taken_ms = _host(measured), measured.step_ms, measured.taken_ms  # what workers take is in the batches
+    if host is None or host.threads_waited_ms is None or not measured.host_matters:
         return None
-    step, taken_ms = measured.step_ms, measured.taken_ms  # what workers take is told with the batches
-    part = step / host.took_ms if host.took_ms else 1.0  # of the few steps that were counted, others may take less
-    own = max(0.0, part * (host.waited_ms or 0.0) - taken_ms)
-    every = max(0.0, part * host.threads_waited_ms - taken_ms)
+    part = measured.of_counted
+    own, every = part * (host.waited_ms or 0.0), part * host.threads_waited_ms
+    if (all_ms := _of_all_steps(measured)) is not None:
+        own, every = all_ms, max(all_ms, every - own + all_ms)
+    own, every = max(0.0, own - taken_ms), max(0.0, every - taken_ms)
     if host.waited_ms is not None and own < LEAST_COST * step:
         every = own
-    workers = (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0
-    if own < LEAST_OWN * step and every < LEAST_ALL * step and workers < LEAST_OWN * step:
+    found = Waits(own, every, (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0, step)
+    notable = found.itself or every >= LEAST_ALL * step or found.workers >= LEAST_OWN * step
+    return found if notable else None
+
+
+def _host(measured: Measured) -> HostFacts | None:
+    return measured.facts.host if measured.facts else None
+
+
+def _of_all_steps(measured: Measured) -> float | None:
+    """What the thread that trains waits, by the machine's counters, which go over all steady steps and not over some of
+    the first; None where it is not the only process."""
+    use = measured.cpu
+    if use is None or use.waited_ms is None or use.processes != 1:
         return None
-    together, itself = facts.threads > 1, own >= LEAST_OWN * step
+    return min(1.0, use.waited_ms / 1000) * measured.step_ms
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: what the thread that trains waited itself, which no phase computes in. Else 0, and a cost at most. Waits
+    because of other work of the machine are no cause of the command's: `by_others`.
+    """
+    facts, host, found = measured.facts, _host(measured), waits(measured)
+    if facts is None or host is None or found is None or not by_itself(measured):
+        return None
+    together, itself = facts.threads > 1, found.itself
     fewer = []
     if together:
         fewer.append(f"fewer intra-op threads ({FOR_BATCHES if facts.device == 'cuda' else FOR_MODEL})")
@@ -45,8 +89,8 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="cpu-crowded",
         bound="unknown",
-        share=min(1.0, own / step) if itself else 0.0,
-        cost_ms=min(step, own if itself else max(own, every) + workers),
+        share=min(1.0, found.own / measured.step_ms) if itself else 0.0,
+        cost_ms=found.cost_ms,
         title="threads wait for a core",
         evidence="; ".join([_waits(host), *_wanted(measured, facts, measured.cpu), *[APART] * itself]),
         why="an operation that threads share ends with the last of them: while one has no core the others wait for it, "
@@ -60,14 +104,29 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
+def by_itself(measured: Measured) -> bool:
+    """Whether the command's own threads and workers want more cores than there are, or keep all of them busy, and are
+    not all that had or wanted one where they want as many. So it is taken to be where that is not known."""
+    facts, use = measured.facts, measured.cpu
+    if facts is None or use is None:
+        return True
+    own, busy = _own(measured), use.used is not None and use.used >= FULL * use.usable
+    return busy or own > use.usable or (own == use.usable and use.running is not None and round(use.running) <= own + 1)
+
+
 def by_others(measured: Measured) -> bool:
-    """Whether other work of the machine wants the cores: more threads had or wanted one than the command's own and the
-    one that looked; where that was not counted, the command's own would each have a core."""
+    """Whether other work of the machine wants the cores: the command's own threads would each have one, or more threads
+    had or wanted one than these and the one that looked."""
     facts, use = measured.facts, measured.cpu
     if facts is None or use is None:
         return False
-    own = facts.world * (facts.threads + (measured.loader.workers if measured.loader else 0))
-    return own <= use.usable if use.running is None else round(use.running) > own + 1
+    return not by_itself(measured) or (use.running is not None and round(use.running) > _own(measured) + 1)
+
+
+def _own(measured: Measured) -> int:
+    """Threads and workers of the command."""
+    facts, loader = measured.facts, measured.loader
+    return facts.world * (facts.threads + (loader.workers if loader else 0)) if facts else 0
 
 
 def _when(use: CpuUse | None) -> str:
@@ -78,8 +137,9 @@ def _when(use: CpuUse | None) -> str:
 def _waits(host: HostFacts) -> str:
     own = "" if host.waited_ms is None else f"the thread that trains {ms(host.waited_ms)} a step, "
     switches = f"{host.involuntary:.0f}" if host.involuntary >= 10 else f"{host.involuntary:.2g}"
+    of = f" of {ms(host.took_ms)}" if host.took_ms else ""
     return (
-        f"ready to run and without a core, over {counted(host.steps, 'step')}: {own}"
+        f"ready to run and without a core, over {counted(host.steps, 'step')}{of}: {own}"
         f"all of its process together {ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
     )
 

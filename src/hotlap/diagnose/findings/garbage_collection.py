@@ -15,18 +15,21 @@ TENSORS_A_COLLECTION = 70
 def find(measured: Measured) -> Finding | None:
     """Share: its pauses, over the step. Other threads stand still meanwhile too."""
     host = measured.facts.host if measured.facts else None
-    if host is None or host.gc_ms < LEAST * measured.step_ms or not host.steps or not measured.host_matters:
+    if host is None or not host.steps or not measured.host_matters:
+        return None
+    gc_ms = measured.of_counted * host.gc_ms
+    if gc_ms < LEAST * measured.step_ms:
         return None
     each = host.collections / host.steps
     called = call_of(measured.facts, ("collect",)) if each >= 0.5 else None
     return Finding(
         id="garbage-collection",
         bound="unknown",
-        share=min(1.0, host.gc_ms / measured.step_ms),
-        cost_ms=host.gc_ms,
+        share=min(1.0, gc_ms / measured.step_ms),
+        cost_ms=gc_ms,
         title="Python's garbage collector",
         where=called,
-        evidence=f"{ms(host.gc_ms)} a step, {each:.2g} collections a step",
+        evidence=f"{ms(gc_ms)} a step, {each:.2g} collections a step",
         why="they come as objects are made, and one of the oldest generation goes through all of the program"
         + (", and the script calls one itself" if called else ""),
         instead="take out `gc.collect()`, or call it once an epoch"

@@ -7,21 +7,28 @@ from hotlap.records.durations import ms
 from ._base import Measured
 
 LEAST = 0.02
+SLOWEST_BYTES_MS, LATENCY_MS = 1e6, 0.05
+"""What every PCIe link does, also from pageable memory, and what a copy takes at most however small it is."""
+WAITS = "waits-in-copies"
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: the h2d phase on the device's clock."""
+    """Share: the h2d phase on the device's clock. Where that is longer than such copies can take, it is a wait."""
     share = measured.share("h2d")
     if not measured.cuda or share < LEAST:
         return None
-    loader = measured.loader
+    loader, took_ms = measured.loader, measured.took_ms("h2d")
+    if loader and loader.batch_bytes:
+        copies_ms = loader.batch_bytes / SLOWEST_BYTES_MS + max(1, loader.batch_tensors) * LATENCY_MS
+        if took_ms > max(1.0, (measured.micro or (1.0, 0.0))[0]) * copies_ms:
+            return _waits(share, took_ms, loader.batch_bytes)
     pinned = bool(loader and loader.pin_memory)
     return Finding(
         id="h2d",
         bound="h2d",
         share=share,
         title="copying batches to the device",
-        evidence=f"{ms(measured.gpu_phases.h2d or 0)} of device time a step"  # type: ignore[union-attr]
+        evidence=f"{ms(took_ms)} of device time a step"
         + (f" for {loader.batch_bytes / 2**20:.1f} MiB" if loader and loader.batch_bytes else "")
         + f", from {'pinned' if pinned else 'pageable'} memory",
         why="a copy from pageable memory goes through a staging buffer and the host waits for it"
@@ -30,4 +37,16 @@ def find(measured: Measured) -> Finding | None:
         instead="pin the batches, move them with `non_blocking=True`, and copy the next one on a stream of its own "
         "while this one is computed",
         levers=answering("h2d"),
+    )
+
+
+def _waits(share: float, took_ms: float, size: int) -> Finding:
+    return Finding(
+        id=WAITS,
+        bound="unknown",
+        share=share,
+        title="the device waits while a batch is moved to it",
+        evidence=f"{ms(took_ms)} from before the copies of {size / 2**20:.1f} MiB until after them; any link is faster",
+        why="between them the device does other work, as another process's, or the host gives it none",
+        instead="see what else uses the GPU (`nvidia-smi`); move a batch while the one before is computed",
     )

@@ -17,17 +17,18 @@ def find(measured: Measured) -> Finding | None:
     host = measured.facts.host if measured.facts else None
     if host is None or not measured.host_matters:
         return None
-    if host.faults < LEAST_FAULTS or host.system_ms < LEAST * measured.step_ms:
+    system_ms = measured.of_counted * host.system_ms
+    if host.faults < LEAST_FAULTS or system_ms < LEAST * measured.step_ms:
         return None
     disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
     return Finding(
         id="page-faults",
         bound="unknown",
         share=0.0,
-        cost_ms=min(measured.step_ms, host.system_ms),
+        cost_ms=min(measured.step_ms, system_ms),
         title="Linux page faults: memory is given back and taken again each step",
         evidence=f"{host.faults:.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
-        f"{ms(host.system_ms)} a step of all threads",
+        f"{ms(system_ms)} a step of all threads",
         why="the kernel clears each page of 4 KiB again when it is next touched",
         instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",
         levers=answering("page-faults"),

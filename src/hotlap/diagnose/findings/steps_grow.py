@@ -22,14 +22,16 @@ def find(measured: Measured) -> Finding | None:
     grown = [root for root in (measured.facts.roots if measured.facts else ()) if root.piled]
     joined = next((at for file in files_of(measured.facts) for at in growing(file)), None) if not grown else None
     more = "; ".join(_hooks(root) for root in grown)
+    phase, more_ms = measured.grown_in
     return Finding(
         id="steps-grow",
         bound="launch" if grown and measured.cuda and measured.drained else "unknown",
         share=min(1.0, lost / measured.step_ms),
         cost_ms=lost,
         title="hooks pile up: each step takes longer" if grown else "each step takes longer than the last",
-        where=_registered(measured.facts, grown[0]) if grown else joined or measured.place_of(measured.root),
+        where=_registered(measured.facts, grown[0]) if grown else joined,
         evidence=f"{ms(first)} a step at first, {ms(last)} {steps} steps later"
+        + (f" (+{ms(min(more_ms, last - first))} in {phase})" if phase and more_ms > 0 else "")
         + (f": {ms((last - first) / steps)} more in each" if steps else "")
         + (f"; {more}" if more else ""),
         why="a hook that is registered again and not removed is called in all forwards that follow, as often as it was "

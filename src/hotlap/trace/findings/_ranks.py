@@ -17,7 +17,7 @@ from hotlap.records.trace import Ranks, RankTrace
 
 from ..analyses.ranks import WORTH
 from . import LEAST_SHARE
-from ._base import idle_scale, per_step_ms, share, step_ms
+from ._base import idle_ms, idle_scale, mean_ms, scale, share, step_ms
 
 AT_LINES: Final = ("sync",)
 """Findings of which a rank has one at each line; of all others it has one at most."""
@@ -65,7 +65,7 @@ def straggler(answers: Sequence[RankTrace], late: RankTrace, balance: Ranks) -> 
     scaled as idle time is."""
     profiled = balance.cost_ns / 1e6
     device = min(profiled, max(0.0, _busy_ms(late) - median(_busy_ms(one) for one in answers if one is not late)))
-    cost = min(step_ms(late), device + (profiled - device) * idle_scale(late))
+    cost = min(step_ms(late), scale(late) * (device + (profiled - device) * idle_scale(late)))
     under = f" ({ms(profiled)} under the profiler)" if cost < 0.95 * profiled else ""
     return Finding(
         id="straggler",
@@ -81,8 +81,8 @@ def straggler(answers: Sequence[RankTrace], late: RankTrace, balance: Ranks) -> 
 
 
 def _busy_ms(answers: RankTrace) -> float:
-    """Device time of work that waits for nobody, ms a step."""
-    return per_step_ms(answers, sum(one.compute_ns + one.exposed_copy_ns for one in answers.breakdown))
+    """Device time of work that waits for nobody, ms a step of the trace."""
+    return mean_ms(answers, sum(one.compute_ns + one.exposed_copy_ns for one in answers.breakdown))
 
 
 def _own(late: RankTrace, balance: Ranks) -> Finding | None:
@@ -103,7 +103,7 @@ def _rest(own: Finding, named: Finding, late: RankTrace) -> list[Finding]:
 
 def imbalance(answers: Sequence[RankTrace]) -> list[Finding]:
     """Ranks that wait for one another, none of them for one alone. Cost: what a rank waits, as a mean."""
-    waits = [(one, per_step_ms(one, one.waited_ns or 0) * idle_scale(one)) for one in answers]
+    waits = [(one, idle_ms(one, one.waited_ns or 0)) for one in answers]
     cost = fmean(wait for _, wait in waits)
     most, longest = max(waits, key=lambda pair: pair[1])
     if share(most, cost) < WORTH:

@@ -5,7 +5,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import Launches, RankTrace
 
-from ._base import between_waits, dearest, idle, idle_ms, inside, share, total
+from ._base import between_waits, dearest, host_ms, idle, idle_ms, inside, share, total
 
 SOFTMAX = ("aten::softmax", "aten::_softmax")
 """Of attention by hand; that of a cross-entropy is another."""
@@ -57,7 +57,7 @@ def _plans(answers: RankTrace) -> str:
     rows = [row for row in answers.host if row.name.startswith(CUDNN_ATTENTION) and row.ns > PLANS_NS * row.count]
     if not rows:
         return ""
-    cost = sum(row.ns for row in rows) / answers.window.count / 1e6
+    cost = host_ms(answers, sum(row.ns for row in rows))
     return f"; {ms(cost)} a step of the host in {rows[0].name}, {ms(rows[0].ns / rows[0].count / 1e6)} a call"
 
 

@@ -23,7 +23,7 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, per_step_ms(answers, busy)),
             cost_ms=cost,
             title=f"{stepping[0].name.removeprefix('Optimizer.step#')} in {kernels:.0f} kernels",
-            evidence=f"{ms(busy / answers.window.count / 1e6)} of device time a step in {kernels:.0f} kernels",
+            evidence=f"{ms(per_step_ms(answers, busy))} of device time a step in {kernels:.0f} kernels",
             why="each kernel reads and writes all parameters, gradients or moments again",
             instead="fused=True: one pass over them",
             levers=answering("optimizer"),

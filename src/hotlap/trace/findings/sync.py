@@ -9,7 +9,7 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
 
 from ..analyses.syncs import PAGEABLE_IN, WITHIN_AN_OP
-from ._base import between_waits, idle_ms, inside, share
+from ._base import between_waits, host_ms, idle_ms, inside, share
 from .offloaded import kept, waits_within
 
 ITEM = "`.item()`"
@@ -51,7 +51,7 @@ def _finding(answers: RankTrace, alike: Sequence[Sync], between_ns: int | None) 
     """between_ns: idle time between waits that are many."""
     sync = max(alike, key=lambda one: one.idle_ns)
     count = sum(one.count for one in alike) / answers.window.count
-    waited = ms(sum(one.host_ns for one in alike) / answers.window.count / 1e6)
+    waited = ms(host_ms(answers, sum(one.host_ns for one in alike)))
     cost = idle_ms(answers, sum(one.idle_ns for one in alike) + (between_ns or 0))
     lines = sorted({one.where.line for one in alike if one.where is not None and one.where.line is not None})
     at = f", at lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
