@@ -37,6 +37,8 @@ def test_tf32_is_told_however_it_was_set(before: str, matmul: bool, runner: Runn
     check_clean(ran)
     assert ran.facts.tf32_matmul == matmul
     assert len(ran.steps) == 12
+    first = ran.steps[0]
+    assert ran.facts.torch_imported is not None and ran.facts.torch_imported < first.time - first.wall_ms / 1000
 
 
 def test_a_model_on_meta_is_not_the_device_that_trains(runner: Runner) -> None:

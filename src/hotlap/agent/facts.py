@@ -332,6 +332,7 @@ class Script:
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
         return {
             "pid": os.getpid(),
+            "torch_imported": agent.torch_imported,
             "rank": agent.rank,
             "world": agent.world,
             "argv": [str(argument) for argument in sys.argv],

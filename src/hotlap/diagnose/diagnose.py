@@ -27,6 +27,7 @@ from .findings.long_steps import long_of
 from .findings.workers_restart import without_restarts
 from .jumps import jump_of
 from .jumps import said as jumped
+from .shared_gpu import shared_gpu
 from .steps import (
     SteadySteps,
     block_length,
@@ -104,7 +105,7 @@ def _of_the_rest(rank: RankFolder, steps: list[Step]) -> list[Step]:
 
 def diagnose(folder: Path) -> Diagnosis:
     """The verdict. Raises NothingMeasured (with what was seen) where there are too few steps, RecordError."""
-    ranks = read_ranks(folder)
+    ranks = every = read_ranks(folder)
     mode = "train" if any(rank.steady.mode == "train" for rank in ranks) else "inference"
     ranks = [rank for rank in ranks if rank.steady.mode == mode]
     if not ranks:
@@ -118,6 +119,8 @@ def diagnose(folder: Path) -> Diagnosis:
     use = cpu_use(seen, first.steady.steps, run.environment)
     cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
     gpus = gpu_use(seen, first.steady.steps, cards)
+    if shared := shared_gpu(seen, first.steady.steps, [rank.facts for rank in every]):
+        gpus = GpuUse(None, gpus.watts, shared)
     return _verdict(
         mode,
         first,
@@ -189,6 +192,7 @@ def _verdict(
         gpu_paced=paced,
         gpu_busy=gpus.busy if facts is not None and facts.device == "cuda" else None,
         gpu_watts=gpus.watts if facts is not None and facts.device == "cuda" else None,
+        gpu_shared=bool(gpus.shared),
         clock=slowest.clock,
         findings=tuple(findings),
         steps=steady.seen,
@@ -204,7 +208,11 @@ def _verdict(
         device_name=facts.device_name if facts else None,
         peak_bytes=measured.memory[0] if measured.memory else None,
         memory_bytes=measured.memory[1] if measured.memory else None,
-        unknown=(*_unknown(first, slowest, measured), *_beside_others(findings, measured)),
+        unknown=(
+            *_unknown(first, slowest, measured),
+            *_beside_others(findings, measured),
+            *filter(None, (gpus.shared,)),
+        ),
         next=next_of(findings),
     )
 

@@ -119,7 +119,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     25% above step_ms, to that, and `unknown` says so). gpu_ms: device ms a step. gpu_phases: phases on the device, ms a
     step; gpu_paced: of gpu_phases, ms in which the device was done as soon as the host had issued the work, so that it
     waited for the host. gpu_busy: share (0 to 1) of the steady steps in which a kernel of anybody's ran on the GPU;
-    gpu_watts: W that the command's GPUs drew together, by NVML. unseen_ms: by how much the mean step is longer than
+    gpu_watts: W that the command's GPUs drew together, by NVML; gpu_shared: another process was on one of them, so that
+    watts are of both and gpu_busy is not known. unseen_ms: by how much the mean step is longer than
     those that were looked at, where that is much: the time may be any phase's.
 
     steps: number seen; steady_steps: number that the numbers here rest on; phase_steps: number of steady steps that the
@@ -149,6 +150,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     gpu_paced: Phases | None = None
     gpu_busy: float | None = None
     gpu_watts: float | None = None
+    gpu_shared: bool = False
     utilisation: Utilisation | None = None
     findings: tuple[Finding, ...] = ()
     steps: int = 0

@@ -497,13 +497,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. Written again now and then, so
     a job that was killed has one.
 
-    pid: the process's id. world: number of ranks. argv: the script's arguments. cudnn, nccl: versions, where CUDA was
-    used. capability: the CUDA device's compute capability. threads: that torch computes with on the CPU. tf32_matmul,
-    cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in bfloat16.
-    switches: for debugging, that were on in a step of the loop: `detect_anomaly`, `fill_uninitialized_memory`,
-    `CUDA_LAUNCH_BLOCKING`, `PYTORCH_NO_CUDA_MEMORY_CACHING`, `set_sync_debug_mode`, `profiler`. dispatch_modes,
-    function_modes: classes of modes in Python that were on around half of the forwards with gradients or more, and are
-    told of torch's operations, or of calls of its functions. seeded: the script seeds torch itself.
+    pid: the process's id. torch_imported: when it had imported torch, seconds since the epoch. world: number of ranks.
+    argv: the script's arguments. cudnn, nccl: versions, where CUDA was used. capability: the CUDA device's compute
+    capability. threads: that torch computes with on the CPU. tf32_matmul, cudnn_benchmark, deterministic: torch's
+    settings of this name. cpu_bf16: the processor computes in bfloat16. switches: for debugging, that were on in a step
+    of the loop: `detect_anomaly`, `fill_uninitialized_memory`, `CUDA_LAUNCH_BLOCKING`,
+    `PYTORCH_NO_CUDA_MEMORY_CACHING`, `set_sync_debug_mode`, `profiler`. dispatch_modes, function_modes: classes of
+    modes in Python that were on around half of the forwards with gradients or more, and are told of torch's operations,
+    or of calls of its functions. seeded: the script seeds torch itself.
 
     mode: whether it trains. samples_from: what tells the rows of a step. forwards: number seen, in steps that were
     looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
@@ -525,6 +526,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     python: str
     torch: str
+    torch_imported: float | None = None
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None

@@ -27,7 +27,8 @@ def money_parts(found: Diagnosis, price: float | None) -> Iterator[str]:
     """What the GPUs draw, a step; at a price in dollars an hour what a day costs, and of it each finding that is shown
     with a share; and a million rows."""
     if found.gpu_watts is not None:
-        yield f"{found.gpu_watts:.0f} W, {three(found.gpu_watts * found.step_ms / 1000)} J a step (GPU, by NVML)"
+        of = "of the whole GPU, which others used too" if found.gpu_shared else "GPU"
+        yield f"{found.gpu_watts:.0f} W, {three(found.gpu_watts * found.step_ms / 1000)} J a step ({of}, by NVML)"
     if price is None:
         return
     day = 24 * price
