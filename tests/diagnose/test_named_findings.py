@@ -608,6 +608,12 @@ def test_the_gradients_of_each_row_are_those_of_the_advice() -> None:
     torch.testing.assert_close(norms, found["weight"].square().sum((1, 2)))
 
 
+def test_groups_are_at_the_line_that_makes_them() -> None:
+    places = {"made": ("train.py", 81, "main"), "stepped": ("train.py", 89, "main")}
+    found = findings_of(measured(**{**GROUPS, "optimizer": {**GROUPS["optimizer"], **places}}))
+    assert next(one for one in found if one.id == "optimizer-groups").where == Measured.place_at(places["made"])
+
+
 def test_groups_come_before_launches_that_they_are_part_of() -> None:
     paced = Phases(forward=2.0, backward=2.0, optimizer=4.0)
     found = in_order(findings_of(measured(**{**GROUPS, "gpu_phases": paced, "gpu_paced": paced})))

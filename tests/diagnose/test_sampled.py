@@ -494,6 +494,16 @@ def test_waits_for_launches_are_where_the_host_issues_most_of_them() -> None:
     assert found.evidence == "x; 75% of the host's time outside of the backward is at this line, in torch.Adam.step"
 
 
+def test_waits_for_launches_stay_where_a_trace_has_them_if_the_source_is_gone() -> None:
+    """Else the trace's function stood beside a line of another one."""
+    where = Place(file="gone.py", line=27, function="Layer.forward")
+    before = msgspec.structs.replace(verdict("launch", "launch"), device="cuda")
+    one = msgspec.structs.replace(before.findings[0], where=where, cost_ms=7.0, evidence="79% of it in Layer.forward")
+    before = msgspec.structs.replace(before, findings=(one,))
+    (found,) = with_samples(before, samples(("optimizer", 0, 89, "main", "torch._fused_adam", 30.0))).findings
+    assert (found.where, found.evidence) == (where, one.evidence)
+
+
 @pytest.mark.parametrize(
     ("tensors", "taking_ms", "handed_ms", "share"),
     [(576, 950.0, 5400.0, 0.5), (576, 950.0, 900.0, 0.3), (6, 950.0, 5400.0, 0), (576, 100.0, 5400.0, 0),

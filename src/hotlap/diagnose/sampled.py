@@ -34,7 +34,7 @@ from .causes import (
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .seldom_used import SeldomUsed, seldom_used
-from .source import statements_at
+from .source import function_at, statements_at
 from .statements import (
     COMPREHENSIONS,
     cause_at,
@@ -544,7 +544,7 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
     that is the loop itself, in which the engine issues the backward's. Outside of the model it helps to issue less."""
     own = [row for row in samples.lines if row[0] in ISSUES and 0 <= row[1] < len(samples.files)]
     total, where = sum(row[5] for row in own), finding.where
-    if own and total and (finding.cost_ms is None or where is None or trains(where)):
+    if own and total and (finding.cost_ms is None or where is None or (function_at(where) and trains(where))):
         (file, line, function), rows, in_it = _dearest(samples, _by_line(samples, own))
         share = max(sum(row[5] for row in rows), in_it) / total
         if share < LEAST_SHARE:

@@ -349,9 +349,9 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable, foreach: the
     option of torch's optimizers, None: left to torch. groups: number of its parameter groups; settings: of those that
-    differ in a setting, at most, from its first step on, differ: which settings do then. stepped: file, line and
-    function of the user's code that made its first step. sparse: some gradient was sparse. devices, dtypes: of its
-    tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
+    differ in a setting, at most, from its first step on, differ: which settings do then. made, stepped: file, line and
+    function of the user's code that made it, and its first step. sparse: some gradient was sparse. devices, dtypes: of
+    its tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
     though it is neither fused nor capturable.
     """
@@ -365,6 +365,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     groups: Count = 0
     settings: Count = 0
     differ: tuple[str, ...] = ()
+    made: tuple[str, int, str] | None = None
     stepped: tuple[str, int, str] | None = None
     sparse: bool = False
     devices: tuple[str, ...] = ()
