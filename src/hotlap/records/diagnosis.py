@@ -68,6 +68,9 @@ ABOUT: Final = 0.75
 BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded", "long-steps", "late-mallocs")
 """Causes whose time is in no phase's work: that of the run between epochs, that without a core, and in the driver."""
 
+OF_THE_RUN: Final = ("workers-restart",)
+"""Of these the share is of the whole run; of others it is of the steps, without those that evaluate or compile."""
+
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where.
