@@ -369,6 +369,11 @@ def test_the_next_step_answers_the_first_finding() -> None:
     assert next_of([cause, generic]).startswith("make the change at line 7, run again")
     assert next_of([generic, cause]).startswith("hotlap tune")
     assert next_of([msgspec.structs.replace(cause, levers=("tf32",)), generic]).startswith("hotlap tune")
+    copies = Finding(id="h2d", bound="h2d", share=0.45, where=Place(file="train.py", line=58), instead="pin them")
+    assert next_of([copies, generic]).startswith("make the change at line 58, run again")
+    nowhere = msgspec.structs.replace(copies, where=None)
+    assert next_of([nowhere, generic]).startswith("do what the first finding says, run again")
+    assert next_of([msgspec.structs.replace(copies, instead=""), generic]).startswith("hotlap tune")
 
 
 def test_what_grows_is_looked_for_where_it_is_joined(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from hotlap.records.diagnosis import NOT_STEADY, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import COMPARE, NOT_STEADY, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
 from hotlap.records.run import Environment, Gpu, Lever, Phases, Problem, Run
 from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune, Worth
@@ -692,3 +692,21 @@ def test_money_and_energy_are_told_where_they_are_known() -> None:
     ]  # fmt: skip
     assert list(money_parts(BEFORE, None)) == []
     assert "$84.00 a day" in run_text(lost, price=3.5) and "$" not in run_text(lost)
+
+
+def test_what_a_change_won_is_asked_by_commands_that_can_be_pasted(tmp_path: Path) -> None:
+    """`hotlap diff RUN RUN` could not be."""
+    folder = tmp_path / "run"
+    for rank in (folder / "rank-0", Path(f"{folder}-2")):
+        rank.mkdir(parents=True)
+    (folder / "rank-0" / "trace.json.gz").write_bytes(b"")
+    (folder / "run.json").write_bytes(msgspec.json.encode(RUN))
+    changed = msgspec.structs.replace(BEFORE, next=f"make the change at line 58, {COMPARE}")
+    lines = shown(run_screen(RUN, changed, (), folder), 400).splitlines()
+    assert lines[-3:] == [
+        f"next: make the change at line 58, {COMPARE}",
+        f"hotlap run --profile --out {folder}-3 {' '.join(RUN.command)}",
+        f"hotlap diff {folder} {folder}-3",
+    ]
+    alone = run_text(changed, 400)
+    assert f"hotlap run --out {FOLDER}-2 {' '.join(RUN.command)}\nhotlap diff {FOLDER} {FOLDER}-2" in alone

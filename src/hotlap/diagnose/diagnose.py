@@ -9,7 +9,7 @@ from statistics import fmean, median
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
+from hotlap.records.diagnosis import COMPARE, LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
@@ -230,10 +230,12 @@ def without(finding: Finding, levers: Collection[str]) -> Finding:
 
 
 def next_of(findings: Sequence[Finding]) -> str:
-    """What to run next, with the levers of the dearest finding that has some."""
-    if findings and findings[0].named and not findings[0].levers:
-        at = f" at line {where.line}" if (where := findings[0].where) is not None and where.line else ""
-        return f"make the change{at}, run again, and compare: hotlap diff RUN RUN"
+    """What to do next: the first finding's change, where no lever answers it; else a tune with the levers of the
+    dearest finding that has some."""
+    if findings and not findings[0].levers and (findings[0].named or findings[0].instead):
+        where = findings[0].where
+        at = f"make the change at line {where.line}" if where and where.line else "do what the first finding says"
+        return f"{at}, {COMPARE}"
     helped = [finding for finding in findings if finding.levers]
     if not helped:
         return "nothing that hotlap can change was found; see the findings"

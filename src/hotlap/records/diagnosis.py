@@ -19,6 +19,8 @@ def bound_text(bound: Bound) -> str:
 
 NOT_STEADY: Final = "step time is not steady"
 """Begins what `unknown` says of steps that one number does not stand for."""
+COMPARE: Final = "run again, and compare"
+"""Ends what `next` says of a change in the source."""
 WAITS: Final = "the host waits for the device: "
 """Begins the title of a finding of such a wait; what makes the host wait follows."""
 

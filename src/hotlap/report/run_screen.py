@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator, Sequence
+from itertools import count as count_from
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import BESIDE_THE_REST, LEAST_NAMED, Diagnosis, Finding, Place, bound_text
+from ..records.diagnosis import BESIDE_THE_REST, COMPARE, LEAST_NAMED, Diagnosis, Finding, Place, bound_text
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
 from ..records.phases import PHASES
@@ -59,7 +60,7 @@ def run_screen(
     judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
     none = plain(f"no verdict: {why_none or 'no training or inference step was seen'}", "bold yellow")
     body = list(verdict(run, judged, price)) if judged else [none]
-    return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis))
+    return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis, folder))
 
 
 def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Iterator[RenderableType]:
@@ -226,16 +227,24 @@ def _notes(
         which = "the one with the most" if diagnosis.ranks == 1 else f"{diagnosis.ranks} of them"
         steps = folder / "rank-*" / FILES[Step]
         yield "processes", plain(f"{len(others)} made steps, and this is of {which}; all are in {steps}", "yellow")
-    if diagnosis and diagnosis.next and not diagnosis.next.startswith(TUNE):
+    if diagnosis and diagnosis.next and not diagnosis.next.startswith(TUNE) and not diagnosis.next.endswith(COMPARE):
         yield "next", plain(diagnosis.next, "bold")
     yield "records", plain(folder)
 
 
-def _next(run: Run, diagnosis: Diagnosis | None) -> Iterator[RenderableType]:
-    """The tune that is to be typed next, flush left so that it can be copied."""
+def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[RenderableType]:
+    """The commands that are to be typed next, flush left so that they can be copied: a tune; or the run once more after
+    a change, and what came of it."""
     if diagnosis and diagnosis.next.startswith(TUNE):
         yield plain(f"next: a tune {diagnosis.next.removeprefix(TUNE).strip()}", "dim")
         yield CommandLine(("hotlap", "tune", *run.command))
+    elif diagnosis and diagnosis.next.endswith(COMPARE):
+        yield plain(f"next: {diagnosis.next}", "dim")
+        again = next(str(path) for at in count_from(2) if not (path := Path(f"{folder}-{at}")).exists())
+        profile = ("--profile",) if RunFolder(folder).traces else ()
+        recipe = ("--recipe", run.recipe) if run.recipe else ()
+        yield CommandLine(("hotlap", "run", *profile, *recipe, "--out", again, *run.command))
+        yield CommandLine(("hotlap", "diff", str(folder), again))
 
 
 def ending_text(run: Run) -> str:
