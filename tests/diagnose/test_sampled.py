@@ -11,6 +11,7 @@ from hotlap.diagnose.findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_long_steps, with_samples
 from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.durations import ms
 from hotlap.records.profile import LongSamples, Samples, WorkerSamples
 from hotlap.records.run import LoaderFacts, Phases
 
@@ -575,3 +576,12 @@ def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> N
     loop = Place(file="a.py", line=84)
     assert with_samples(verdict("input", "input"), main, loop, worker=few).findings[0].where == LOOP
     assert "a worker's" not in with_samples(verdict("input", "input"), main, worker=few).findings[0].evidence
+
+
+def test_what_is_left_beside_a_cause_has_its_own_time(tmp_path: Path) -> None:
+    """Both were told the whole phase's."""
+    (tmp_path / "loop.py").write_text("import json\n\ndef main(line):\n    return json.loads(line)\n")
+    rows = (("other", 0, 4, "main", "json.loads", 60.0), ("other", 0, 9, "main", "", 40.0))
+    said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "loop.py"),))
+    cause, rest = with_samples(verdict("host-code", "unknown"), said).findings
+    assert cause.named and rest.share > 0 and rest.evidence == f"{ms(rest.share)} a step beside the cause above"

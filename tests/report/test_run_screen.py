@@ -710,3 +710,29 @@ def test_what_a_change_won_is_asked_by_commands_that_can_be_pasted(tmp_path: Pat
     ]
     alone = run_text(changed, 400)
     assert f"hotlap run --out {FOLDER}-2 {' '.join(RUN.command)}\nhotlap diff {FOLDER} {FOLDER}-2" in alone
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.61, True), (0.2, False)])
+def test_a_cause_is_no_part_of_what_is_less_than_it(share: float, told: bool) -> None:
+    """'63%' was told to be part of 37%."""
+    cause = msgspec.structs.replace(LOADER, named=True, bound="compute", title="the cause")
+    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
+    assert "computing Net at train.py:41 in main" in text and text.count("Use worker processes") == 1
+    assert ("the cause above is part of it" in text) is told
+
+
+def test_copies_to_a_device_have_a_row_where_there_is_one() -> None:
+    phases = Phases(data=1.0, h2d=0.0, forward=3.0)
+    on_cpu = msgspec.structs.replace(BEFORE, device="cpu", phases=phases)
+    assert not re.search(r"^h2d ", run_text(on_cpu), re.MULTILINE)
+    on_gpu = msgspec.structs.replace(on_cpu, device="cuda", gpu_phases=phases)
+    assert re.search(r"^h2d ", run_text(on_gpu), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("finding", "noted"), [("steps-grow", False), ("steps-jump", False), ("input", True)])
+def test_how_step_times_change_is_told_once(finding: str, noted: bool) -> None:
+    uneven = f"{NOT_STEADY}: it is 54.0 ms in some stretches of the run and 181 ms in others"
+    one = msgspec.structs.replace(LOADER, id=finding)
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(one,), unknown=(uneven, "another"))))
+    assert (uneven in text) is noted and "note another" in text

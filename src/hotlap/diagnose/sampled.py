@@ -568,9 +568,8 @@ def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> t
     whole = part >= MOST_OF_IT
     share = finding.share * (1.0 if whole else part)
     found = msgspec.structs.replace(found, share=share, cost_ms=share * step_ms)
-    left = msgspec.structs.replace(
-        finding, share=finding.share - share, evidence=f"{finding.evidence}, the cause above among it"
-    )
+    rest = finding.share - share
+    left = msgspec.structs.replace(finding, share=rest, evidence=f"{ms(rest * step_ms)} a step beside the cause above")
     return (found,) if whole else (found, left)
 
 
