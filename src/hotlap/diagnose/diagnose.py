@@ -1,5 +1,6 @@
 """The verdict of a run, from its folder alone."""
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,7 +9,7 @@ from statistics import fmean, median
 
 import msgspec
 
-from hotlap.levers import settled
+from hotlap.levers import answering, settled
 from hotlap.records.diagnosis import COMPARE, LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
@@ -225,8 +226,23 @@ def _straggler(late: Late, rank: Rank) -> Finding:
 
 
 def without(finding: Finding, levers: Collection[str]) -> Finding:
-    """The finding without levers that are in already, or ruled out."""
-    return msgspec.structs.replace(finding, levers=tuple(name for name in finding.levers if name not in levers))
+    """The finding without levers that are in already, or ruled out, and without advice of the same."""
+    said = {item for name, items in _advice_of().items() if name in levers for item in items}
+    parts = re.split(r"(; |, (?!so ))", finding.instead) if said else [finding.instead]
+    kept = [at for at in range(0, len(parts), 2) if parts[at] not in said]
+    instead = "".join("".join(parts[at : at + 2]) for at in kept).rstrip(",; ")
+    names = tuple(name for name in finding.levers if name not in levers)
+    return msgspec.structs.replace(finding, levers=names, instead=instead)
+
+
+def _advice_of() -> dict[str, tuple[str, ...]]:
+    """Advice, as findings give it in a list, by the lever that it is."""
+    return {
+        answering("kernels")[0]: ("compile, so that chains of them become one kernel",),
+        answering("precision")[0]: ("lower precision", "smaller types"),
+        answering("attention")[0]: ("fused attention",),
+        answering("optimizer")[0]: ("fused optimizer", "fuse the optimizer"),
+    }
 
 
 def next_of(findings: Sequence[Finding]) -> str:
