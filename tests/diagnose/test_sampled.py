@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hotlap.diagnose import small_ops
 from hotlap.diagnose.causes import ELEMENTS
 from hotlap.diagnose.findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_long_steps, with_samples
@@ -335,6 +336,8 @@ def test_a_cause_in_the_model_or_its_loss_is_named(
     assert (found[0].id, found[0].where.line if found[0].named and found[0].where else None) == (id_ or "compute", line)
     if id_:
         assert found[0].share == pytest.approx(sum(row[5] for row in rows) / 100)
+    if id_ == "element-by-element":  # in the model's own loop its advice was added to that of small operations
+        assert found[0].instead == small_ops.INSTEAD
 
 
 LION = """

@@ -18,6 +18,7 @@ from hotlap.records.run import LoaderFacts
 from . import small_ops
 from .batches import COLLECTIVES, asking, bound_of_batches, known_paths, trained_at
 from .causes import (
+    ADDS_UP,
     ALL_ITEMS,
     CELL,
     CROSS_ENTROPY,
@@ -313,7 +314,8 @@ def _cross_entropy(place: Place, inside: str) -> Cause | None:
 def _nested(place: Place, inside: str) -> Cause | None:
     """Python's own time: what a function of torch takes inside a loop may be computing."""
     cause = None if inside else elements(place, nested=True)
-    return cause and replace(cause, bound="launch", instead=f"{small_ops.INSTEAD}; {cause.instead}")
+    adds_up = ADDS_UP if cause and cause.instead.endswith(ADDS_UP) else ""
+    return cause and replace(cause, bound="launch", instead=small_ops.INSTEAD + adds_up)
 
 
 def _parameters(place: Place, inside: str) -> Cause | None:
@@ -563,9 +565,9 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
 
 def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> tuple[Finding, ...]:
     """A finding as its cause, which takes a part of it, and what is left."""
-    if found.id == "input":  # of which what can be done about any of them stands
-        found = msgspec.structs.replace(found, instead=f"{found.instead}; {finding.instead}")
     whole = part >= MOST_OF_IT
+    if found.id == "input" and whole:  # else what can be done about any of them stands with the rest
+        found = msgspec.structs.replace(found, instead=f"{found.instead}; {finding.instead}")
     share = finding.share * (1.0 if whole else part)
     found = msgspec.structs.replace(found, share=share, cost_ms=share * step_ms)
     rest = finding.share - share

@@ -20,8 +20,8 @@ TO_THE_LONGEST = (
     '(transformers: `DataCollatorWithPadding`, or padding="longest")'
 )
 BY_LENGTH = (
-    "batches of rows of one length: sort by length within chunks of a few hundred batches "
-    "(transformers: `group_by_length=True`), or several short rows in one"
+    "batches of rows of one length: sort within chunks of many batches (transformers: `group_by_length=True`), or "
+    "several short rows in one"
 )
 
 
