@@ -8,6 +8,7 @@ from test_diagnose import CUDA, QUEUED, folder_of, phases, steps
 
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.shared_gpu import shared_gpu
+from hotlap.records.files import write_record
 from hotlap.records.run import Facts, MemoryFacts, Step
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.report.rates import money_parts
@@ -48,7 +49,7 @@ LATER = [Step(step=at, time=BEGUN + at, wall_ms=1000.0, phases=phases(forward=1.
 @pytest.mark.parametrize(
     ("seen", "others", "own", "imported", "told"),
     [
-        pytest.param(BESIDE, None, 3.0, None, "up to 17 GiB of its memory are not the command's", id="memory"),
+        pytest.param(BESIDE, None, 3.0, None, "up to 17 GiB of its memory are not this training's", id="memory"),
         pytest.param(BESIDE, None, 3.0, BEGUN - 6, "it was 100% busy before the command used it", id="busy before"),
         pytest.param(BESIDE, 40.0, 3.0, BEGUN - 6, "computed on this GPU, 40% of the time by NVML", id="by process"),
         pytest.param(BESIDE, 0.0, 3.0, BEGUN - 6, "", id="by process, one that rests"),
@@ -68,6 +69,15 @@ def test_that_another_process_was_on_the_gpu(
 def test_ranks_of_one_card_are_one_command() -> None:
     assert not shared_gpu(samples(BESIDE), LATER, [facts(10.0), facts(8.0)])
     assert not shared_gpu(samples(BESIDE), LATER, [None])
+
+
+def test_memory_of_a_process_that_made_no_step_is_the_commands(tmp_path: Path) -> None:
+    run = folder_of(tmp_path, (steps(), facts(0.1)))
+    seen = samples([(at - BEGUN, 100, 20.0) for at in range(40)])
+    (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
+    assert diagnose(run).gpu_shared
+    write_record(run / "seen-77.json", facts(19.0))
+    assert not diagnose(run).gpu_shared
 
 
 @pytest.mark.parametrize(("gib", "bound"), [(1.5, "compute"), (30.0, "launch")])

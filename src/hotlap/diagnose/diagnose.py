@@ -1,5 +1,6 @@
 """The verdict of a run, from its folder alone."""
 
+import contextlib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import msgspec
 from hotlap.levers import answering, settled
 from hotlap.records.diagnosis import COMPARE, LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
-from hotlap.records.errors import NothingMeasured
+from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Environment, Facts, Phases, Problem, Step
@@ -120,7 +121,10 @@ def diagnose(folder: Path) -> Diagnosis:
     use = cpu_use(seen, first.steady.steps, run.environment)
     cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
     gpus = gpu_use(seen, first.steady.steps, cards)
-    if shared := shared_gpu(seen, first.steady.steps, [rank.facts for rank in every]):
+    unstepped: list[Facts] = []  # their memory is the command's too
+    with contextlib.suppress(RecordError):
+        unstepped = [read_record(path, Facts) for path in RunFolder(folder).seen]
+    if shared := shared_gpu(seen, first.steady.steps, [*(rank.facts for rank in every), *unstepped]):
         gpus = GpuUse(None, gpus.watts, shared)
     return _verdict(
         mode,

@@ -50,6 +50,6 @@ def shared_gpu(samples: Sequence[TelemetrySample], steps: Sequence[Step], ranks:
         if more and all(facts.memory for facts in own) and len(more) >= LEAST_OF_TIME * len(beyond):
             return (
                 f"another process was on this GPU: up to {(max(more) + OWN_BYTES) / 2**30:.0f} GiB of its memory are "
-                f"not the command's; if it computed, {HOLD_FOR_BOTH}"
+                f"not this training's; if it computed, {HOLD_FOR_BOTH}"
             )
     return ""

@@ -37,6 +37,8 @@ from ..view import View
 from .grouping import Ints, host_of
 from .roofline import MATRIX, UNUSED, USED, Call, call_of, claimed, grouped, needs, tensor_cores
 
+MOST_NAME: Final = 60
+"""Of a kernel's mangled name, which may have thousands of characters."""
 UNSEEN: Final = 0.02
 """By so much MFU may be too low, which is no more than steps differ."""
 MULTIPLIES: Final = re.compile(f"{USED.pattern}|{UNUSED.pattern}|triton_tem_|gemm|convolve|winograd|attention", re.I)
@@ -125,7 +127,8 @@ def _why_not(found: Utilisation, counted: _Counted) -> str:
     if counted.unseen_ns > UNSEEN * (counted.known_ns + counted.unseen_ns):
         took = ms(counted.unseen_ns / 1e6)
         return (
-            f"{took} in these steps went to products whose sizes the trace does not tell, most of it {counted.unseen}"
+            f"{took} in these steps went to products whose sizes the trace does not tell, most of it "
+            f"{counted.unseen[:MOST_NAME]}"
         )
     if not found.flops:
         return "no matrix product, convolution or attention was seen in these steps"
