@@ -37,6 +37,18 @@ def test_tf32_is_told_however_it_was_set(before: str, matmul: bool, runner: Runn
     check_clean(ran)
     assert ran.facts.tf32_matmul == matmul
     assert len(ran.steps) == 12
+    first = ran.steps[0]
+    assert ran.facts.torch_imported is not None and ran.facts.torch_imported < first.time - first.wall_ms / 1000
+
+
+def test_where_an_optimizer_is_made_is_told(runner: Runner) -> None:
+    """What its groups are is decided there; the file may be gone when the run is judged."""
+    ran = runner.forked("loader.py", "map")
+    check_clean(ran)
+    (optimizer,) = ran.facts.optimizers
+    assert optimizer.made is not None and optimizer.stepped is not None
+    lines = Path(optimizer.made[0]).read_text().splitlines()
+    assert "torch.optim." in lines[optimizer.made[1] - 1] and ".step(" in lines[optimizer.stepped[1] - 1]
 
 
 def test_a_model_on_meta_is_not_the_device_that_trains(runner: Runner) -> None:

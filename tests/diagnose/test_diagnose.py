@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotlap.diagnose.diagnose import diagnose, read_ranks
+from hotlap.diagnose.diagnose import diagnose, read_ranks, without
 from hotlap.diagnose.findings import _modules, all_findings
 from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
 from hotlap.diagnose.steps import SteadySteps, mean_phases, spread, step_time, throughput
@@ -1087,3 +1087,21 @@ def test_ranks_of_which_samples_were_looked_at_differently(tmp_path: Path) -> No
     facts = [msgspec.structs.replace(FACTS, rank=at, world=2) for at in range(2)]
     found = diagnose(folder_of(tmp_path / "run", *zip(ranks, facts, strict=True)))
     assert "straggler" in {finding.id for finding in found.findings}
+
+
+@pytest.mark.parametrize(
+    ("levers", "instead"),
+    [
+        ((), "compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies"),
+        (("fused-optimizer", "bf16-autocast"), "compile, so that chains of them become one kernel; fewer copies"),
+        (("compile", "tf32"), "fused optimizer; smaller types; fewer copies"),
+    ],
+)
+def test_what_is_in_use_is_not_advised(levers: tuple[str, ...], instead: str) -> None:
+    """Healthy scripts in bf16 were told of lower precision and a fused optimizer."""
+    said = "compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies"
+    one = Finding(id="bandwidth", bound="bandwidth", share=0.5, instead=said, levers=("compile", "fused-optimizer"))
+    assert without(one, levers).instead == instead
+    launches = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
+    fused = without(msgspec.structs.replace(one, instead=launches), ("fused-optimizer",)).instead
+    assert fused == "compile the model, with CUDA graphs where shapes are static; larger batches"

@@ -370,6 +370,11 @@ def test_the_next_step_answers_the_first_finding() -> None:
     assert next_of([cause, generic]).startswith("make the change at line 7, run again")
     assert next_of([generic, cause]).startswith("hotlap tune")
     assert next_of([msgspec.structs.replace(cause, levers=("tf32",)), generic]).startswith("hotlap tune")
+    copies = Finding(id="h2d", bound="h2d", share=0.45, where=Place(file="train.py", line=58), instead="pin them")
+    assert next_of([copies, generic]).startswith("make the change at line 58, run again")
+    nowhere = msgspec.structs.replace(copies, where=None)
+    assert next_of([nowhere, generic]).startswith("do what the first finding says, run again")
+    assert next_of([msgspec.structs.replace(copies, instead=""), generic]).startswith("hotlap tune")
 
 
 def test_what_grows_is_looked_for_where_it_is_joined(tmp_path: Path) -> None:
@@ -614,6 +619,12 @@ def test_the_gradients_of_each_row_are_those_of_the_advice() -> None:
     (of_out,) = torch.autograd.grad(loss(out, y, reduction="sum"), out)
     norms = x.square().sum(-1) * of_out.square().sum(-1)
     torch.testing.assert_close(norms, found["weight"].square().sum((1, 2)))
+
+
+def test_groups_are_at_the_line_that_makes_them() -> None:
+    places = {"made": ("train.py", 81, "main"), "stepped": ("train.py", 89, "main")}
+    found = findings_of(measured(**{**GROUPS, "optimizer": {**GROUPS["optimizer"], **places}}))
+    assert next(one for one in found if one.id == "optimizer-groups").where == Measured.place_at(places["made"])
 
 
 def test_groups_come_before_launches_that_they_are_part_of() -> None:

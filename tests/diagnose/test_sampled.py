@@ -6,11 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from hotlap.diagnose import small_ops
 from hotlap.diagnose.causes import ELEMENTS
 from hotlap.diagnose.findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_long_steps, with_samples
 from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.durations import ms
 from hotlap.records.profile import LongSamples, Samples, WorkerSamples
 from hotlap.records.run import LoaderFacts, Phases
 
@@ -339,6 +341,8 @@ def test_a_cause_in_the_model_or_its_loss_is_named(
         crowded = Finding(id="cpu-crowded", bound="unknown", share=0.5, named=True, title="threads wait for a core")
         found = with_samples(msgspec.structs.replace(before, findings=(crowded, *before.findings)), said).findings
         assert next(one for one in found if one.id == id_).share == pytest.approx(0.5 * looks), "taken from all alike"
+    if id_ == "element-by-element":  # in the model's own loop its advice was added to that of small operations
+        assert found[0].instead == small_ops.INSTEAD
 
 
 LION = """
@@ -499,6 +503,16 @@ def test_waits_for_launches_are_where_the_host_issues_most_of_them() -> None:
     assert found.evidence == "x; 75% of the host's time outside of the backward is at this line, in torch.Adam.step"
 
 
+def test_waits_for_launches_stay_where_a_trace_has_them_if_the_source_is_gone() -> None:
+    """Else the trace's function stood beside a line of another one."""
+    where = Place(file="gone.py", line=27, function="Layer.forward")
+    before = msgspec.structs.replace(verdict("launch", "launch"), device="cuda")
+    one = msgspec.structs.replace(before.findings[0], where=where, cost_ms=7.0, evidence="79% of it in Layer.forward")
+    before = msgspec.structs.replace(before, findings=(one,))
+    (found,) = with_samples(before, samples(("optimizer", 0, 89, "main", "torch._fused_adam", 30.0))).findings
+    assert (found.where, found.evidence) == (where, one.evidence)
+
+
 @pytest.mark.parametrize(
     ("tensors", "taking_ms", "handed_ms", "share"),
     [(576, 950.0, 5400.0, 0.5), (576, 950.0, 900.0, 0.3), (6, 950.0, 5400.0, 0), (576, 100.0, 5400.0, 0),
@@ -570,3 +584,12 @@ def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> N
     loop = Place(file="a.py", line=84)
     assert with_samples(verdict("input", "input"), main, loop, worker=few).findings[0].where == LOOP
     assert "a worker's" not in with_samples(verdict("input", "input"), main, worker=few).findings[0].evidence
+
+
+def test_what_is_left_beside_a_cause_has_its_own_time(tmp_path: Path) -> None:
+    """Both were told the whole phase's."""
+    (tmp_path / "loop.py").write_text("import json\n\ndef main(line):\n    return json.loads(line)\n")
+    rows = (("other", 0, 4, "main", "json.loads", 60.0), ("other", 0, 9, "main", "", 40.0))
+    said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "loop.py"),))
+    cause, rest = with_samples(verdict("host-code", "unknown"), said).findings
+    assert cause.named and rest.share > 0 and rest.evidence == f"{ms(rest.share)} a step beside the cause above"

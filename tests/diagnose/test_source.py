@@ -1,11 +1,13 @@
 """The user's source: the line of a call, and what the statement at a line does."""
 
+import re
 from pathlib import Path
 from textwrap import dedent, indent
 
 import msgspec
 import pytest
 
+from hotlap.diagnose import causes, known_ops, repeated, seldom_used, small_ops
 from hotlap.diagnose.causes import KNOWN
 from hotlap.diagnose.source import call_of
 from hotlap.diagnose.statements import cause_at, cut_at, elements, last_of_all_at, of_all_pairs, own_cause_at
@@ -449,3 +451,15 @@ def test_each_cause_has_one_row_and_says_what_to_write() -> None:
     for one in KNOWN:
         assert one.ends or one.whole or one.packages or one.inside
         assert all((one.cause.title, one.cause.why, one.cause.instead))
+
+
+def test_advice_is_short_and_says_nothing_twice() -> None:
+    """One change for the line, not all that may help: texts of 60 to 90 words were told, with parts of them twice."""
+    held = [one for module in (causes, repeated, known_ops, seldom_used) for one in vars(module).values()]
+    known = [one.cause for one in causes.KNOWN] + [one for one in held if isinstance(one, causes.Cause)]
+    assert len(known) > 40
+    assert [one.id for one in known if len(one.instead.split()) > 45] == []
+    assert len(small_ops.INSTEAD.split()) <= 45
+    for one in known:
+        parts = re.split("; |: ", one.instead)
+        assert len(set(parts)) == len(parts)

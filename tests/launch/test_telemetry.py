@@ -1,6 +1,7 @@
 """Telemetry: what a process tree uses, what NVML tells, and a file that stays bounded and never fails the run."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -180,9 +181,57 @@ def test_what_nvml_tells() -> None:
     assert throttling(0x1) == ()
 
 
+class WithProcesses(FakeNvml):
+    """A GPU that tells its processes apart. listed: ids of all; uses: (id, percent of the multiprocessors, time)."""
+
+    NVML_ERROR_NOT_FOUND = 6
+
+    def __init__(self, listed: list[int], uses: list[tuple[int, int, int]]) -> None:
+        self.listed, self.uses = listed, uses
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in self.listed]
+
+    def nvmlDeviceGetProcessUtilization(self, handle: Any, last: int) -> list[Any]:
+        new = [SimpleNamespace(pid=pid, smUtil=use, timeStamp=at) for pid, use, at in self.uses if at > last]
+        if not new:
+            error = self.NVMLError()
+            error.value = self.NVML_ERROR_NOT_FOUND  # type: ignore[attr-defined]
+            raise error
+        return new
+
+
+STRANGER = 1
+"""The id of a process that is no command's."""
+
+
+@pytest.mark.parametrize(
+    ("listed", "uses", "percents"),
+    [
+        pytest.param([1, 2], [(2, 60, 7), (1, 30, 7), (1, 50, 8)], (40.0, 0.0), id="another, then nothing anew"),
+        pytest.param([2], [(2, 60, 7)], (0.0, 0.0), id="alone"),
+        pytest.param([1], [(1, 60, 7)], (None, None), id="none of the command's: ids may be of another namespace"),
+    ],
+)
+def test_what_others_do_on_a_gpu(
+    listed: list[int], uses: list[tuple[int, int, int]], percents: tuple[float | None, ...]
+) -> None:
+    own = {1: STRANGER, 2: os.getpid()}
+    nvml = WithProcesses([own[pid] for pid in listed], [(own[pid], use, at) for pid, use, at in uses])
+    others = telemetry.Others(nvml, None, Family(os.getpid()))
+    assert (others.percent(), others.percent()) == percents
+
+
+def test_a_child_that_began_since_the_last_look_is_the_commands() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        family = Family(os.getpid())
+        assert family.has(child.pid) and not family.has(STRANGER)
+        child.communicate(b"\n")
+
+
 def test_gpus_by_the_installed_binding(tmp_path: Path) -> None:
     """Whatever this machine has, opening and asking does not fail."""
-    with telemetry.open_gpus() as gpus:
+    with telemetry.open_gpus(Family(os.getpid())) as gpus:
         assert isinstance(gpus(), tuple)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from hotlap.records.diagnosis import NOT_STEADY, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import COMPARE, NOT_STEADY, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
 from hotlap.records.run import Environment, Gpu, Lever, Phases, Problem, Run
 from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune, Worth
@@ -692,3 +692,47 @@ def test_money_and_energy_are_told_where_they_are_known() -> None:
     ]  # fmt: skip
     assert list(money_parts(BEFORE, None)) == []
     assert "$84.00 a day" in run_text(lost, price=3.5) and "$" not in run_text(lost)
+
+
+def test_what_a_change_won_is_asked_by_commands_that_can_be_pasted(tmp_path: Path) -> None:
+    """`hotlap diff RUN RUN` could not be."""
+    folder = tmp_path / "run"
+    for rank in (folder / "rank-0", Path(f"{folder}-2")):
+        rank.mkdir(parents=True)
+    (folder / "rank-0" / "trace.json.gz").write_bytes(b"")
+    (folder / "run.json").write_bytes(msgspec.json.encode(RUN))
+    changed = msgspec.structs.replace(BEFORE, next=f"make the change at line 58, {COMPARE}")
+    lines = shown(run_screen(RUN, changed, (), folder), 400).splitlines()
+    assert lines[-3:] == [
+        f"next: make the change at line 58, {COMPARE}",
+        f"hotlap run --profile --out {folder}-3 {' '.join(RUN.command)}",
+        f"hotlap diff {folder} {folder}-3",
+    ]
+    alone = run_text(changed, 400)
+    assert f"hotlap run --out {FOLDER}-2 {' '.join(RUN.command)}\nhotlap diff {FOLDER} {FOLDER}-2" in alone
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.61, True), (0.2, False)])
+def test_a_cause_is_no_part_of_what_is_less_than_it(share: float, told: bool) -> None:
+    """'63%' was told to be part of 37%."""
+    cause = msgspec.structs.replace(LOADER, named=True, bound="compute", title="the cause")
+    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
+    assert "computing Net at train.py:41 in main" in text and text.count("Use worker processes") == 1
+    assert ("the cause above is part of it" in text) is told
+
+
+def test_copies_to_a_device_have_a_row_where_there_is_one() -> None:
+    phases = Phases(data=1.0, h2d=0.0, forward=3.0)
+    on_cpu = msgspec.structs.replace(BEFORE, device="cpu", phases=phases)
+    assert not re.search(r"^h2d ", run_text(on_cpu), re.MULTILINE)
+    on_gpu = msgspec.structs.replace(on_cpu, device="cuda", gpu_phases=phases)
+    assert re.search(r"^h2d ", run_text(on_gpu), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("finding", "noted"), [("steps-grow", False), ("steps-jump", False), ("input", True)])
+def test_how_step_times_change_is_told_once(finding: str, noted: bool) -> None:
+    uneven = f"{NOT_STEADY}: it is 54.0 ms in some stretches of the run and 181 ms in others"
+    one = msgspec.structs.replace(LOADER, id=finding)
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(one,), unknown=(uneven, "another"))))
+    assert (uneven in text) is noted and "note another" in text

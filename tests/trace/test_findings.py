@@ -912,3 +912,32 @@ def test_a_cause_that_the_run_names_stays_beside_a_trace() -> None:
     found = with_traces(diagnosis(rows, again), traced(waits, products))
     assert [one.id for one in found.findings] == ["rows-one-by-one", "recomputing", "no-tensor-cores"]
     assert found.bound == "input"
+
+
+@pytest.mark.parametrize(("reached", "little"), [(0.02, True), (0.15, True), (0.3, False), (None, False)])
+def test_kernels_that_hardly_use_memory_are_not_limited_by_it(reached: float | None, little: bool) -> None:
+    """'Kernels that memory traffic limits, at 1% of memory bandwidth' was told of many small ones."""
+    rows = (msgspec.structs.replace(op("bandwidth", 10, None), of_peak=reached),)
+    (found,) = (one for one in findings_of(answers(roofline=rows)) if one.id == "bandwidth")
+    assert found.title.startswith("kernels that reach little" if little else "kernels that memory traffic limits")
+    assert ("larger batches" in found.instead) is little and ("smaller types" in found.instead) is not little
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reached", "softmax", "said"),
+    [
+        ("bf16", 0.7, False, "less to compute"),
+        ("bf16", 0.3, False, "dimensions that fill whole tiles, less to compute"),
+        ("fp32", 0.7, False, "lower precision, less to compute"),
+        ("bf16", 0.7, True, "fused attention, less to compute"),
+    ],
+)
+def test_arithmetic_is_not_advised_what_it_does_already(dtype: str, reached: float, softmax: bool, said: str) -> None:
+    by_hand = (
+        in_attention("aten::bmm", "[48, 256, 64] [48, 64, 256]", 5, 1, "bf16", limit="unknown"),
+        in_attention("aten::_softmax", "[4, 12, 256, 256]", 6, 1),
+        in_attention("aten::bmm", "[48, 256, 256] [48, 256, 64]", 7, 1, "bf16", limit="unknown"),
+    )
+    rows = (msgspec.structs.replace(op("compute", 10, True, dtype), of_peak=reached), *(by_hand if softmax else ()))
+    (found,) = (one for one in findings_of(answers(roofline=rows)) if one.id == "compute")
+    assert found.instead == said

@@ -56,7 +56,7 @@ class Agent:
         self.session = session
         self.guard = Guard(session.fail_in)
         self.guard.report = self._report
-        self.pid = os.getpid()
+        self.pid, self.torch_imported = os.getpid(), time.time()
         self.thread: int | None = None
         self.begun = False
         self._folder: Folder | None = None

@@ -49,6 +49,7 @@ class Script:
         self.roots: dict[int, dict[str, Any]] = {}
         self._modules: dict[int, weakref.ref[Any]] = {}
         self.optimizers: dict[int, dict[str, Any]] = {}
+        self.made: dict[int, tuple[str, int, str] | None] = {}
         self.making = Making()
         self.exchange = Exchange()
         self.device = "cpu"
@@ -231,6 +232,10 @@ class Script:
 
     # optimizers
 
+    def optimizer_made(self, optimizer: Any) -> None:
+        """It was, by the user's code that led here."""
+        self.made[id(optimizer)] = self._places.caller()
+
     def optimizer(self, optimizer: Any) -> None:
         """Describe an optimizer at its first step, when its gradients exist."""
         if id(optimizer) in self.optimizers:
@@ -252,6 +257,7 @@ class Script:
             "groups": len(optimizer.param_groups),
             "settings": 0,
             "differ": [],
+            "made": self.made.get(id(optimizer)),
             "stepped": self._places.caller(),
             "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
             "devices": sorted({str(p.device) for p in parameters}),
@@ -332,6 +338,7 @@ class Script:
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
         return {
             "pid": os.getpid(),
+            "torch_imported": agent.torch_imported,
             "rank": agent.rank,
             "world": agent.world,
             "argv": [str(argument) for argument in sys.argv],

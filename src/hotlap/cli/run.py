@@ -28,6 +28,8 @@ from hotlap.tune.recipe import levers_of
 
 from ._beside import Profiler, screens
 from ._common import free_name, print_json
+from ._price import HELP as PRICE
+from ._price import Price, price_of
 
 PROFILE_STEPS: Final = 3
 GRACE_S: Final = 120.0
@@ -66,9 +68,7 @@ def run(
     profile_memory: Annotated[bool, typer.Option(help="Record allocations too; slower.")] = False,
     profile_stacks: Annotated[bool, typer.Option(help="Record Python stacks too; slower.")] = False,
     every_step: Annotated[bool, typer.Option(help="Record the phases of every step, not of a sample.")] = False,
-    price: Annotated[
-        float | None, typer.Option(min=0, help="Dollars an hour of this machine: what the time that is lost costs.")
-    ] = None,
+    price: Annotated[str | None, typer.Option(metavar="DOLLARS|FILE", help=PRICE)] = None,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
 ) -> int:
     """Run a training command unchanged, time its steps and phases, and say what limits it.
@@ -88,7 +88,8 @@ def run(
     """
     words, here = list(command or []), Path.cwd()
     find_program(words, here)
-    machine = environment(here)
+    machine, priced = environment(here), price_of(price)
+    priced.check([*(one.name for one in machine.gpus), "cpu"])
     if lenient and recipe is None:
         raise UsageError("--lenient goes with --recipe")
     levers, passed = levers_of(recipe, machine, lenient) if recipe is not None else ((), [])
@@ -115,10 +116,10 @@ def run(
         recipe=str(recipe) if recipe else None,
         cwd=here,
     )
-    return _run(plan, profiler, json, price)
+    return _run(plan, profiler, json, priced)
 
 
-def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: float | None) -> int:
+def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> int:
     """Returns the exit code of the command. Whatever happens to hotlap once it has ended, this process ends like it."""
     record, ended = run_in_foreground(plan if profiler is None else profiler.put_in(plan))
     try:
@@ -133,7 +134,7 @@ def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: float | No
     return exit_like(ended)
 
 
-def _finish(folder: Path, record: Run, beside: str, json: bool, price: float | None) -> None:
+def _finish(folder: Path, record: Run, beside: str, json: bool, price: Price | None) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
         with missing_named():
@@ -157,7 +158,7 @@ def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_det
     return (steps or PROFILE_STEPS) if profile else 0, captured
 
 
-def report(folder: Path, record: Run, json: bool, price: float | None = None) -> None:
+def report(folder: Path, record: Run, json: bool, price: Price | None = None) -> None:
     """Write the record and the diagnosis of a run that has ended, and show them, what can't be written too.
 
     Raises RecordError.
@@ -173,7 +174,8 @@ def report(folder: Path, record: Run, json: bool, price: float | None = None) ->
     if diagnosis is not None:
         unwritten.append(_unwritten(run, diagnosis))
     console = stderr_console()
-    console.print(run_screen(record, diagnosis, run.problems, folder, why, price))
+    dollars = price.of(diagnosis) if price is not None and diagnosis is not None else None
+    console.print(run_screen(record, diagnosis, run.problems, folder, why, dollars))
     if what := "; ".join(filter(None, unwritten)):
         told = f"hotlap: {what}. The screen above is from memory and what could be written before"
         console.print(plain(told, "yellow"), soft_wrap=True)

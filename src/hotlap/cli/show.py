@@ -14,14 +14,14 @@ from hotlap.runs.folder import RunFolder, TuneFolder
 
 from ._beside import screens
 from ._common import print_json
+from ._price import HELP as PRICE
+from ._price import price_of
 from .run import RunDocument
 
 
 def show(
     folder: Annotated[Path, typer.Argument(help="The folder of a run or a tune.")],
-    price: Annotated[
-        float | None, typer.Option(min=0, help="Dollars an hour of this machine: what the time that is lost costs.")
-    ] = None,
+    price: Annotated[str | None, typer.Option(metavar="DOLLARS|FILE", help=PRICE)] = None,
     json: Annotated[bool, typer.Option(help="Print the documents instead.")] = False,
 ) -> int:
     """Show the verdict of a finished run or tune again, from its folder alone.
@@ -30,6 +30,7 @@ def show(
 
       hotlap show hotlap-runs/1121-103000-run-train
     """
+    priced = price_of(price)
     if (tuned := TuneFolder(folder).tune) is not None:
         if json:
             print_json(tuned)
@@ -39,9 +40,11 @@ def show(
     run = RunFolder(folder)
     record = run.record
     diagnosis, why = judged(folder)
+    if diagnosis is not None:
+        priced.check([diagnosis.device_name or diagnosis.device])
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))
     else:
-        screen = run_screen(record, diagnosis, run.problems, folder, why, price)
+        screen = run_screen(record, diagnosis, run.problems, folder, why, priced.of(diagnosis) if diagnosis else None)
         Console().print(screen, *screens(folder), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

@@ -338,10 +338,9 @@ KNOWN: Final = (
             "convolution-on-the-host",
             "a convolution is computed tap by tap on the host",
             "its work is the length of the data times that of the kernel, on one core",
-            "of a Gaussian, or another kernel that is a product of one for rows and one for columns, two passes in one "
-            "dimension: `scipy.ndimage.gaussian_filter`, or `convolve1d` along each axis; of other kernels that are "
-            "long (hundreds of taps; in two dimensions 9 x 9) by FFT: `scipy.signal.oaconvolve`, `fftconvolve`; or "
-            "whole batches by torch's `conv1d`, `conv2d`",
+            "a Gaussian, or another product of rows and columns, in two passes of one dimension: "
+            "`scipy.ndimage.gaussian_filter`, `convolve1d` along each axis; other long kernels by FFT: "
+            "`scipy.signal.oaconvolve`; or whole batches by torch's `conv1d`, `conv2d`",
         ),
         inside=re.compile(r"numpy\.(convolve|correlate)|scipy\.(convolve2d|correlate2d|_correlate_or_convolve)"),
     ),
@@ -350,9 +349,8 @@ KNOWN: Final = (
             "on-the-host",
             "a library computes it on the host",
             "each call is for itself, on one core, while the model waits, and for a sample again in each epoch",
-            "what is the same each time: make it once and keep arrays; crop or select first, so that less is worked "
-            "on; what is random: on whole batches with torch's own operations, on the device where there is one; else "
-            "in worker processes, or more of them",
+            "what is the same each time: make it once and keep arrays; crop or select first; what is random: on whole "
+            "batches with torch's own operations, on the device where there is one; else in more worker processes",
         ),
         packages=("albumentations", "audiomentations", "imgaug", "networkx", "scipy", "shapely", "sklearn"),
         inside=re.compile(

@@ -59,10 +59,12 @@ def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: 
 @dataclass(frozen=True)
 class GpuUse:
     """Of the command's GPUs over its steady steps, by NVML; None where that is not known. busy: share of the time (0 to
-    1) in which a kernel of anybody's ran on them. watts: that they drew together."""
+    1) in which a kernel of anybody's ran on them. watts: that they drew together. shared: that others used one too, in
+    a sentence; then busy is of them as well, and not known."""
 
     busy: float | None = None
     watts: float | None = None
+    shared: str = ""
 
 
 def gpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], wanted: Sequence[str | None]) -> GpuUse:

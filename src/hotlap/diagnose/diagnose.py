@@ -1,5 +1,7 @@
 """The verdict of a run, from its folder alone."""
 
+import contextlib
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,10 +10,10 @@ from statistics import fmean, median
 
 import msgspec
 
-from hotlap.levers import settled
-from hotlap.records.diagnosis import LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
+from hotlap.levers import answering, settled
+from hotlap.records.diagnosis import COMPARE, LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
-from hotlap.records.errors import NothingMeasured
+from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Environment, Facts, Phases, Problem, Step
@@ -27,6 +29,7 @@ from .findings.long_steps import long_of
 from .findings.workers_restart import without_restarts
 from .jumps import jump_of
 from .jumps import said as jumped
+from .shared_gpu import shared_gpu
 from .steps import (
     SIXTHS,
     SteadySteps,
@@ -106,7 +109,7 @@ def _of_the_rest(rank: RankFolder, steps: list[Step]) -> list[Step]:
 
 def diagnose(folder: Path) -> Diagnosis:
     """The verdict. Raises NothingMeasured (with what was seen) where there are too few steps, RecordError."""
-    ranks = read_ranks(folder)
+    ranks = every = read_ranks(folder)
     mode = "train" if any(rank.steady.mode == "train" for rank in ranks) else "inference"
     ranks = [rank for rank in ranks if rank.steady.mode == mode]
     if not ranks:
@@ -120,6 +123,11 @@ def diagnose(folder: Path) -> Diagnosis:
     use = cpu_use(seen, first.steady.steps, run.environment)
     cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
     gpus = gpu_use(seen, first.steady.steps, cards)
+    unstepped: list[Facts] = []  # their memory is the command's too
+    with contextlib.suppress(RecordError):
+        unstepped = [read_record(path, Facts) for path in RunFolder(folder).seen]
+    if shared := shared_gpu(seen, first.steady.steps, [*(rank.facts for rank in every), *unstepped]):
+        gpus = GpuUse(None, gpus.watts, shared)
     return _verdict(
         mode,
         first,
@@ -194,6 +202,7 @@ def _verdict(
         gpu_paced=paced,
         gpu_busy=gpus.busy if facts is not None and facts.device == "cuda" else None,
         gpu_watts=gpus.watts if facts is not None and facts.device == "cuda" else None,
+        gpu_shared=bool(gpus.shared),
         clock=slowest.clock,
         findings=tuple(findings),
         steps=steady.seen,
@@ -209,7 +218,11 @@ def _verdict(
         device_name=facts.device_name if facts else None,
         peak_bytes=measured.memory[0] if measured.memory else None,
         memory_bytes=measured.memory[1] if measured.memory else None,
-        unknown=(*_unknown(first, slowest, measured), *_beside_others(findings, measured)),
+        unknown=(
+            *_unknown(first, slowest, measured),
+            *_beside_others(findings, measured),
+            *filter(None, (gpus.shared,)),
+        ),
         next=next_of(findings),
     )
 
@@ -222,15 +235,32 @@ def _straggler(late: Late, rank: Rank) -> Finding:
 
 
 def without(finding: Finding, levers: Collection[str]) -> Finding:
-    """The finding without levers that are in already, or ruled out."""
-    return msgspec.structs.replace(finding, levers=tuple(name for name in finding.levers if name not in levers))
+    """The finding without levers that are in already, or ruled out, and without advice of the same."""
+    said = {item for name, items in _advice_of().items() if name in levers for item in items}
+    parts = re.split(r"(; |, (?!so ))", finding.instead) if said else [finding.instead]
+    kept = [at for at in range(0, len(parts), 2) if parts[at] not in said]
+    instead = "".join("".join(parts[at : at + 2]) for at in kept).rstrip(",; ")
+    names = tuple(name for name in finding.levers if name not in levers)
+    return msgspec.structs.replace(finding, levers=names, instead=instead)
+
+
+def _advice_of() -> dict[str, tuple[str, ...]]:
+    """Advice, as findings give it in a list, by the lever that it is."""
+    return {
+        answering("kernels")[0]: ("compile, so that chains of them become one kernel",),
+        answering("precision")[0]: ("lower precision", "smaller types"),
+        answering("attention")[0]: ("fused attention",),
+        answering("optimizer")[0]: ("fused optimizer", "fuse the optimizer"),
+    }
 
 
 def next_of(findings: Sequence[Finding]) -> str:
-    """What to run next, with the levers of the dearest finding that has some."""
-    if findings and findings[0].named and not findings[0].levers:
-        at = f" at line {where.line}" if (where := findings[0].where) is not None and where.line else ""
-        return f"make the change{at}, run again, and compare: hotlap diff RUN RUN"
+    """What to do next: the first finding's change, where no lever answers it; else a tune with the levers of the
+    dearest finding that has some."""
+    if findings and not findings[0].levers and (findings[0].named or findings[0].instead):
+        where = findings[0].where
+        at = f"make the change at line {where.line}" if where and where.line else "do what the first finding says"
+        return f"{at}, {COMPARE}"
     helped = [finding for finding in findings if finding.levers]
     if not helped:
         return "nothing that hotlap can change was found; see the findings"

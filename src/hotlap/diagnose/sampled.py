@@ -18,6 +18,7 @@ from hotlap.records.run import LoaderFacts
 from . import small_ops
 from .batches import COLLECTIVES, asking, bound_of_batches, known_paths, trained_at
 from .causes import (
+    ADDS_UP,
     ALL_ITEMS,
     CELL,
     CROSS_ENTROPY,
@@ -34,7 +35,7 @@ from .causes import (
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .seldom_used import SeldomUsed, seldom_used
-from .source import statements_at
+from .source import function_at, statements_at
 from .statements import (
     COMPREHENSIONS,
     cause_at,
@@ -313,7 +314,8 @@ def _cross_entropy(place: Place, inside: str) -> Cause | None:
 def _nested(place: Place, inside: str) -> Cause | None:
     """Python's own time: what a function of torch takes inside a loop may be computing."""
     cause = None if inside else elements(place, nested=True)
-    return cause and replace(cause, bound="launch", instead=f"{small_ops.INSTEAD}; {cause.instead}")
+    adds_up = ADDS_UP if cause and cause.instead.endswith(ADDS_UP) else ""
+    return cause and replace(cause, bound="launch", instead=small_ops.INSTEAD + adds_up)
 
 
 def _parameters(place: Place, inside: str) -> Cause | None:
@@ -545,7 +547,7 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
     that is the loop itself, in which the engine issues the backward's. Outside of the model it helps to issue less."""
     own = [row for row in samples.lines if row[0] in ISSUES and 0 <= row[1] < len(samples.files)]
     total, where = sum(row[5] for row in own), finding.where
-    if own and total and (finding.cost_ms is None or where is None or trains(where)):
+    if own and total and (finding.cost_ms is None or where is None or (function_at(where) and trains(where))):
         (file, line, function), rows, in_it = _dearest(samples, _by_line(samples, own))
         share = max(sum(row[5] for row in rows), in_it) / total
         if share < LEAST_SHARE:
@@ -564,14 +566,13 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
 
 def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> tuple[Finding, ...]:
     """A finding as its cause, which takes a part of it, and what is left."""
-    if found.id == "input":  # of which what can be done about any of them stands
-        found = msgspec.structs.replace(found, instead=f"{found.instead}; {finding.instead}")
     whole = part >= MOST_OF_IT
+    if found.id == "input" and whole:  # else what can be done about any of them stands with the rest
+        found = msgspec.structs.replace(found, instead=f"{found.instead}; {finding.instead}")
     share = finding.share * (1.0 if whole else part)
     found = msgspec.structs.replace(found, share=share, cost_ms=share * step_ms)
-    left = msgspec.structs.replace(
-        finding, share=finding.share - share, evidence=f"{finding.evidence}, the cause above among it"
-    )
+    rest = finding.share - share
+    left = msgspec.structs.replace(finding, share=rest, evidence=f"{ms(rest * step_ms)} a step beside the cause above")
     return (found,) if whole else (found, left)
 
 

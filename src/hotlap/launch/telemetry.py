@@ -4,8 +4,10 @@ import contextlib
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import psutil
@@ -56,7 +58,8 @@ def _sample(pid: int, path: Path, every_s: float, over: threading.Event) -> None
     give_way()
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         file = stack.enter_context(path.open("ab", buffering=0))
-        family, starvation, gpus = Family(pid), Starvation(pid), stack.enter_context(open_gpus())
+        family, starvation = Family(pid), Starvation(pid)
+        gpus = stack.enter_context(open_gpus(family))
         taken = 0
         due = time.monotonic()
         while not over.wait(max(0.0, due - time.monotonic())):
@@ -124,13 +127,21 @@ class Family:
         cpu = 100 * spent_s / (now - then)
         return cpu, rss if self.known else None, len(self.known)
 
+    def has(self, pid: int) -> bool:
+        """Whether it is one of them, also where it began since they were looked for."""
+        if pid in self.known:
+            return True
+        with contextlib.suppress(psutil.Error):
+            return any(one.pid in self.known for one in psutil.Process(pid).parents())
+        return False
+
 
 @contextlib.contextmanager
-def open_gpus() -> Iterator[Callable[[], tuple[GpuSample, ...]]]:
+def open_gpus(family: Family) -> Iterator[Callable[[], tuple[GpuSample, ...]]]:
     """A function that samples every GPU; () without the `gpu` extra, a driver or a GPU."""
     with open_nvml() as nvml:
-        handles = _handles(nvml) if nvml is not None else []
-        yield lambda: tuple(gpu_sample(nvml, index, handle) for index, handle in enumerate(handles))
+        handles = [(handle, Others(nvml, handle, family)) for handle in _handles(nvml)] if nvml is not None else []
+        yield lambda: tuple(gpu_sample(nvml, at, handle, others) for at, (handle, others) in enumerate(handles))
 
 
 def _handles(nvml: Any) -> list[Any]:
@@ -140,7 +151,33 @@ def _handles(nvml: Any) -> list[Any]:
         return []
 
 
-def gpu_sample(nvml: Any, index: int, handle: Any) -> GpuSample:
+class Others:
+    """What processes that are not the command's do on a GPU. Containers hide them or have ids of their own: nothing is
+    said before one of the command's is listed."""
+
+    def __init__(self, nvml: Any, handle: Any, family: Family) -> None:
+        self.nvml, self.handle, self.family = nvml, handle, family
+        self.listed, self.seen_us = False, 0
+
+    def percent(self) -> float | None:
+        """Of the time since the last look, as `GpuSample.others_percent`."""
+        try:
+            if not self.listed:
+                running = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+                self.listed = any(self.family.has(one.pid) for one in running)
+            uses = self.nvml.nvmlDeviceGetProcessUtilization(self.handle, self.seen_us)
+        except self.nvml.NVMLError as error:
+            nothing_ran = getattr(error, "value", None) == self.nvml.NVML_ERROR_NOT_FOUND
+            return 0.0 if nothing_ran and self.listed else None
+        self.seen_us = max((one.timeStamp for one in uses), default=self.seen_us)
+        by_pid: defaultdict[int, list[int]] = defaultdict(list)
+        for one in uses:
+            by_pid[one.pid].append(one.smUtil)
+        others = sum(fmean(shares) for pid, shares in by_pid.items() if not self.family.has(pid))
+        return min(100.0, others) if self.listed else None
+
+
+def gpu_sample(nvml: Any, index: int, handle: Any, others: Others | None = None) -> GpuSample:
     """One GPU now. Each value stands alone: a device that lacks one still tells the others."""
 
     def ask(name: str, *args: Any) -> Any:
@@ -156,6 +193,7 @@ def gpu_sample(nvml: Any, index: int, handle: Any) -> GpuSample:
         index=index,
         uuid=ask("nvmlDeviceGetUUID"),
         busy_percent=None if use is None else float(use.gpu),
+        others_percent=None if others is None else others.percent(),
         memory_busy_percent=None if use is None else float(use.memory),
         memory_bytes=None if memory is None else int(memory.used),
         power_w=None if power is None else power / 1000,

@@ -19,6 +19,8 @@ def bound_text(bound: Bound) -> str:
 
 NOT_STEADY: Final = "step time is not steady"
 """Begins what `unknown` says of steps that one number does not stand for."""
+COMPARE: Final = "run again, and compare"
+"""Ends what `next` says of a change in the source."""
 WAITS: Final = "the host waits for the device: "
 """Begins the title of a finding of such a wait; what makes the host wait follows."""
 
@@ -80,6 +82,10 @@ def left_beside(findings: Iterable[Finding]) -> float:
     return max(0.0, 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST))
 
 
+OF_THE_RUN: Final = ("workers-restart",)
+"""Of these the share is of the whole run; of others it is of the steps, without those that evaluate or compile."""
+
+
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where.
     Waiting for batches, which is in none of the model's phases, comes before a cause in these that takes half of it."""
@@ -130,7 +136,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     25% above step_ms, to that, and `unknown` says so). gpu_ms: device ms a step. gpu_phases: phases on the device, ms a
     step; gpu_paced: of gpu_phases, ms in which the device was done as soon as the host had issued the work, so that it
     waited for the host. gpu_busy: share (0 to 1) of the steady steps in which a kernel of anybody's ran on the GPU;
-    gpu_watts: W that the command's GPUs drew together, by NVML. unseen_ms: by how much the mean step is longer than
+    gpu_watts: W that the command's GPUs drew together, by NVML; gpu_shared: another process was on one of them, so that
+    watts are of both and gpu_busy is not known. unseen_ms: by how much the mean step is longer than
     those that were looked at, where that is much: the time may be any phase's.
 
     steps: number seen; steady_steps: number that the numbers here rest on; phase_steps: number of steady steps that the
@@ -160,6 +167,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     gpu_paced: Phases | None = None
     gpu_busy: float | None = None
     gpu_watts: float | None = None
+    gpu_shared: bool = False
     utilisation: Utilisation | None = None
     findings: tuple[Finding, ...] = ()
     steps: int = 0

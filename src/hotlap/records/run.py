@@ -349,9 +349,9 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable, foreach: the
     option of torch's optimizers, None: left to torch. groups: number of its parameter groups; settings: of those that
-    differ in a setting, at most, from its first step on, differ: which settings do then. stepped: file, line and
-    function of the user's code that made its first step. sparse: some gradient was sparse. devices, dtypes: of its
-    tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
+    differ in a setting, at most, from its first step on, differ: which settings do then. made, stepped: file, line and
+    function of the user's code that made it, and its first step. sparse: some gradient was sparse. devices, dtypes: of
+    its tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
     though it is neither fused nor capturable.
     """
@@ -365,6 +365,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     groups: Count = 0
     settings: Count = 0
     differ: tuple[str, ...] = ()
+    made: tuple[str, int, str] | None = None
     stepped: tuple[str, int, str] | None = None
     sparse: bool = False
     devices: tuple[str, ...] = ()
@@ -497,13 +498,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. Written again now and then, so
     a job that was killed has one.
 
-    pid: the process's id. world: number of ranks. argv: the script's arguments. cudnn, nccl: versions, where CUDA was
-    used. capability: the CUDA device's compute capability. threads: that torch computes with on the CPU. tf32_matmul,
-    cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in bfloat16.
-    switches: for debugging, that were on in a step of the loop: `detect_anomaly`, `fill_uninitialized_memory`,
-    `CUDA_LAUNCH_BLOCKING`, `PYTORCH_NO_CUDA_MEMORY_CACHING`, `set_sync_debug_mode`, `profiler`. dispatch_modes,
-    function_modes: classes of modes in Python that were on around half of the forwards with gradients or more, and are
-    told of torch's operations, or of calls of its functions. seeded: the script seeds torch itself.
+    pid: the process's id. torch_imported: when it had imported torch, seconds since the epoch. world: number of ranks.
+    argv: the script's arguments. cudnn, nccl: versions, where CUDA was used. capability: the CUDA device's compute
+    capability. threads: that torch computes with on the CPU. tf32_matmul, cudnn_benchmark, deterministic: torch's
+    settings of this name. cpu_bf16: the processor computes in bfloat16. switches: for debugging, that were on in a step
+    of the loop: `detect_anomaly`, `fill_uninitialized_memory`, `CUDA_LAUNCH_BLOCKING`,
+    `PYTORCH_NO_CUDA_MEMORY_CACHING`, `set_sync_debug_mode`, `profiler`. dispatch_modes, function_modes: classes of
+    modes in Python that were on around half of the forwards with gradients or more, and are told of torch's operations,
+    or of calls of its functions. seeded: the script seeds torch itself.
 
     mode: whether it trains. samples_from: what tells the rows of a step. forwards: number seen, in steps that were
     looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
@@ -525,6 +527,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     python: str
     torch: str
+    torch_imported: float | None = None
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None

@@ -9,15 +9,18 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU. What it does not tell is null.
 
     index: NVML's, CUDA_VISIBLE_DEVICES does not change it. uuid: as `Facts.device_uuid`. busy_percent: share of NVML's
-    last sampling period in which a kernel ran; memory_busy_percent: share of that period in which device memory was
-    read or written. memory_bytes: in use, by anyone. power_w: drawn, W. energy_j: since the driver was loaded, J.
-    sm_mhz, memory_mhz: clock, MHz. temperature_c: °C. throttle: why clocks are held down: `application clocks`, `power
-    cap`, `hardware slowdown`, `sync boost`, `software thermal`, `hardware thermal`, `power brake`, `display clocks`.
+    last sampling period in which a kernel of anybody's ran; memory_busy_percent: share of that period in which device
+    memory was read or written. others_percent: share of the time since the sample before in which kernels of processes
+    ran that are not the command's; null where NVML lists none of the command's, whose ids then mean nothing.
+    memory_bytes: in use, by anyone. power_w: drawn, W. energy_j: since the driver was loaded, J. sm_mhz, memory_mhz:
+    clock, MHz. temperature_c: °C. throttle: why clocks are held down: `application clocks`, `power cap`, `hardware
+    slowdown`, `sync boost`, `software thermal`, `hardware thermal`, `power brake`, `display clocks`.
     """
 
     index: Count
     uuid: str | None = None
     busy_percent: float | None = None
+    others_percent: float | None = None
     memory_busy_percent: float | None = None
     memory_bytes: Count | None = None
     power_w: float | None = None

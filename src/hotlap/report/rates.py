@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..records.diagnosis import Diagnosis
+from ..records.diagnosis import OF_THE_RUN, Diagnosis
 from ..records.durations import ms, three
 from ..records.utilisation import Utilisation
 
@@ -24,17 +24,22 @@ def mfu_parts(found: Utilisation) -> Iterator[str]:
 
 
 def money_parts(found: Diagnosis, price: float | None) -> Iterator[str]:
-    """What the GPUs draw, a step; at a price in dollars an hour what a day costs, and of it each finding that is shown
-    with a share; and a million rows."""
+    """What the GPUs draw, a step; at a price in dollars an hour what a day costs, and of it evaluations and the first
+    finding with a share; and a million rows. Shares of steps are made shares of the whole time."""
     if found.gpu_watts is not None:
-        yield f"{found.gpu_watts:.0f} W, {three(found.gpu_watts * found.step_ms / 1000)} J a step (GPU, by NVML)"
+        of = "of the whole GPU, which others used too" if found.gpu_shared else "GPU"
+        yield f"{found.gpu_watts:.0f} W, {three(found.gpu_watts * found.step_ms / 1000)} J a step ({of}, by NVML)"
     if price is None:
         return
     day = 24 * price
     yield f"${day:.2f} a day at ${price:.2f} an hour"
     first = next((one for one in found.findings if one.share and not one.wrong and not one.beneath), None)
+    if found.evaluating:
+        yield f"{found.evaluating:.0%} of it, ${found.evaluating * day:.2f}, goes to evaluations"
     if first is not None:
-        yield f"{first.share:.0%} of it, ${first.share * day:.2f}, goes where the first finding says"
+        of_steps = 1.0 if first.id in OF_THE_RUN else max(0.0, 1 - found.evaluating - found.compiling)
+        share = first.share * of_steps
+        yield f"{share:.0%} of it, ${share * day:.2f}, goes where the first finding says"
     if found.throughput:
         yield f"${1e6 * price / 3600 / found.throughput:.3g} a million {found.throughput_unit.removesuffix('/s')}"
 

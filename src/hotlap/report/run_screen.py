@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator, Sequence
+from itertools import count as count_from
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import BESIDE_THE_REST, LEAST_NAMED, OUTSIDE, Diagnosis, Finding, Place, bound_text
+from ..records.diagnosis import (
+    BESIDE_THE_REST, COMPARE, LEAST_NAMED, NOT_STEADY, OUTSIDE, Diagnosis, Finding, Place, bound_text,
+)  # fmt: skip
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
 from ..records.phases import PHASES
@@ -37,6 +40,8 @@ from .rates import mfu_parts, money_parts
 MOST_FINDINGS: Final = 3
 ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
 """Findings that say where the time is, of which a cause that takes half of it or more is a part."""
+OF_STEPS: Final = frozenset({"steps-grow", "steps-jump"})
+"""Findings that tell how step times change: a note that they do then says it twice."""
 APART: Final = frozenset({"input", "unknown"})
 """Bounds of what lies outside of the model's phases."""
 SHORT: Final = 0.7
@@ -59,7 +64,7 @@ def run_screen(
     judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
     none = plain(f"no verdict: {why_none or 'no training or inference step was seen'}", "bold yellow")
     body = list(verdict(run, judged, price)) if judged else [none]
-    return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis))
+    return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis, folder))
 
 
 def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Iterator[RenderableType]:
@@ -124,7 +129,8 @@ def phase_table(host: Phases, device: Phases | None, unseen_ms: float = 0.0) -> 
     table = columns(*heads, *(("device", "share", "") if device else ()), right=("host", "device", "share"), wide=("",))
     rows = [msgspec.structs.asdict(one) for one in (host, device) if one]
     for phase in PHASES:
-        if any(row[phase] is not None for row in rows):
+        of_a_device = phase == "h2d" and device is None  # a machine without one has no copies to it
+        if any(row[phase] if of_a_device else row[phase] is not None for row in rows):
             table.add_row(phase, *(cell for row in rows for cell in _cells(row[phase], row, unseen_ms)))
     if unseen_ms:
         table.add_row("not looked at", *_cells(unseen_ms, rows[0], unseen_ms))
@@ -146,22 +152,30 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     if not findings:
         yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
         return
-    wrong = [finding for finding in findings if finding.wrong]
-    slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
-    beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
-    shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
+    shown = _shown(findings)
     apart = BESIDE_THE_REST + OUTSIDE
     causes = [one for one in shown if one.named and one.id not in apart and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
-    around = [
-        one
+    parts = {
+        one.id: [
+            cause.share
+            for cause in causes
+            if 2 * cause.share >= one.share and (cause.bound in APART) == (one.bound in APART)
+        ]
         for one in shown
         if one.id in ONLY_WHERE - divided
-        and any(2 * cause.share >= one.share and (cause.bound in APART) == (one.bound in APART) for cause in causes)
-    ]
-    yield beside((finding_head(one), Group(*finding_lines(one, cwd, one in around))) for one in shown)
+    }
+    yield beside((finding_head(one), Group(*finding_lines(one, cwd, parts.get(one.id, ())))) for one in shown)
     if len(findings) > len(shown):
-        yield plain(f"and {len(findings) - len(shown)} more in diagnosis.json", "dim")
+        yield plain(f"and {len(findings) - len(shown)} more: hotlap show --json", "dim")
+
+
+def _shown(findings: Sequence[Finding]) -> list[Finding]:
+    """What is wrong, then the first ones, then what lies beneath."""
+    wrong = [finding for finding in findings if finding.wrong]
+    slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
+    beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
+    return [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
 
 
 def finding_head(finding: Finding) -> Text:
@@ -175,12 +189,13 @@ def finding_head(finding: Finding) -> Text:
     return Text(percent(finding.share or None), "bold yellow")
 
 
-def finding_lines(finding: Finding, cwd: str, only_where: bool = False) -> Iterator[RenderableType]:
-    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. only_where:
-    beside a cause that explains the same time, where that is."""
+def finding_lines(finding: Finding, cwd: str, causes: Sequence[float] = ()) -> Iterator[RenderableType]:
+    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. causes: the
+    shares of those that explain the same time; beside these only where that is. A larger one is no part of it."""
     yield plain(finding.title or finding.id, "bold")
-    if only_where:
-        yield Parts([at_place(finding.where, cwd), "the cause above is part of it"])
+    if causes:
+        part = min(causes) <= finding.share
+        yield Parts([at_place(finding.where, cwd), "the cause above is part of it" if part else ""])
         return
     yield Parts(
         [
@@ -219,24 +234,34 @@ def _notes(
         yield "not in", plain(f"{one.lever.name}: {one.why}", "yellow")
     told = {one.lever.name for one in run.left_out}
     problems = [problem for problem in problems if not (problem.lever in told and problem.what.startswith(REFUSED))]
+    told_steps = any(one.id in OF_STEPS for one in _shown(diagnosis.findings)) if diagnosis else False
     for text in diagnosis.unknown if diagnosis else ():
-        yield "note", plain(text)
+        if not (told_steps and text.startswith(NOT_STEADY)):
+            yield "note", plain(text)
     if problems:
         yield "problems", plain(problem_text(problems, folder), "yellow")
     if diagnosis and len(others := RunFolder(folder).observed) > diagnosis.ranks:
         which = "the one with the most" if diagnosis.ranks == 1 else f"{diagnosis.ranks} of them"
         steps = folder / "rank-*" / FILES[Step]
         yield "processes", plain(f"{len(others)} made steps, and this is of {which}; all are in {steps}", "yellow")
-    if diagnosis and diagnosis.next and not diagnosis.next.startswith(TUNE):
+    if diagnosis and diagnosis.next and not diagnosis.next.startswith(TUNE) and not diagnosis.next.endswith(COMPARE):
         yield "next", plain(diagnosis.next, "bold")
     yield "records", plain(folder)
 
 
-def _next(run: Run, diagnosis: Diagnosis | None) -> Iterator[RenderableType]:
-    """The tune that is to be typed next, flush left so that it can be copied."""
+def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[RenderableType]:
+    """The commands that are to be typed next, flush left so that they can be copied: a tune; or the run once more after
+    a change, and what came of it."""
     if diagnosis and diagnosis.next.startswith(TUNE):
         yield plain(f"next: a tune {diagnosis.next.removeprefix(TUNE).strip()}", "dim")
         yield CommandLine(("hotlap", "tune", *run.command))
+    elif diagnosis and diagnosis.next.endswith(COMPARE):
+        yield plain(f"next: {diagnosis.next}", "dim")
+        again = next(str(path) for at in count_from(2) if not (path := Path(f"{folder}-{at}")).exists())
+        profile = ("--profile",) if RunFolder(folder).traces else ()
+        recipe = ("--recipe", run.recipe) if run.recipe else ()
+        yield CommandLine(("hotlap", "run", *profile, *recipe, "--out", again, *run.command))
+        yield CommandLine(("hotlap", "diff", str(folder), again))
 
 
 def ending_text(run: Run) -> str:

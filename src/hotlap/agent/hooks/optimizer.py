@@ -99,6 +99,7 @@ def _patch_init(agent: "Agent") -> None:
         if get_ident() == guard.live:  # one that another thread makes is none of the loop's yet
             agent.step_sampling.leave()
         agent.steps.optimizer_built(optimizer)
+        agent.script.optimizer_made(optimizer)
         agent.finder.look_again()
 
     @functools.wraps(original)

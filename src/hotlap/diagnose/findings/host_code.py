@@ -35,6 +35,7 @@ def find(measured: Measured) -> Finding | None:
     if models := _models(measured):
         return _besides(measured, share, models)
     own = measured.loader is None
+    on_device = " and on the device" if measured.facts is None or measured.facts.device != "cpu" else ""
     bare = not measured.phases.forward and bool(measured.phases.backward)
     return Finding(
         id="host-code",
@@ -45,7 +46,7 @@ def find(measured: Measured) -> Finding | None:
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
         why=f"{_unseen(measured) if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
-        instead="log every n steps, compute metrics only in these and on the device, make batches ahead"
+        instead=f"log every n steps, compute metrics only in these{on_device}, make batches ahead"
         + (COLLECTS if _collects(measured) else ""),
     )
 

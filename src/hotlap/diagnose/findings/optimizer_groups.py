@@ -39,7 +39,7 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         cost_ms=cost,
         title=f"{one.name} updates {one.groups} parameter groups one by one, of which {one.settings} differ",
-        where=call_of(measured.facts, (one.name,)) or measured.place_at(one.stepped),
+        where=measured.place_at(one.made) or call_of(measured.facts, (one.name,)) or measured.place_at(one.stepped),
         evidence=f"{counted(one.tensors, 'tensor')} in {one.groups} groups; the update takes "
         f"{ms(measured.took_ms('optimizer'))} a step",
         why="it updates all tensors of a group in a few calls, so that groups of one tensor cost as many calls each",

@@ -20,8 +20,8 @@ TO_THE_LONGEST = (
     '(transformers: `DataCollatorWithPadding`, or padding="longest")'
 )
 BY_LENGTH = (
-    "batches of rows of one length: sort by length within chunks of a few hundred batches "
-    "(transformers: `group_by_length=True`), or several short rows in one"
+    "batches of rows of one length: sort within chunks of many batches (transformers: `group_by_length=True`), or "
+    "several short rows in one"
 )
 
 
@@ -37,10 +37,10 @@ def find(measured: Measured) -> Finding | None:
         bound="compute",
         share=share * root.padding,
         cost_ms=took * root.padding,
-        title=f"{root.padding:.0%} of the tokens are padding",
+        title="tokens that are padding are computed",
         where=call_of(facts, PADS) or first_of(facts, _fills_up) or _made_at(measured),
-        evidence=f"in the first forwards of {root.name}; all rows of a batch are padded at {root.padding_of_all:.0%} "
-        "of the places",
+        evidence=f"{root.padding:.0%} of the tokens in the first forwards of {root.name}; at {root.padding_of_all:.0%} "
+        "of the places all rows of a batch are padded",
         why="the model computes it like all else, attention with the square of the length",
         instead=f"{TO_THE_LONGEST}; then {BY_LENGTH}" if all_alike else BY_LENGTH,
         named=True,

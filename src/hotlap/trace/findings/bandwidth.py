@@ -19,6 +19,19 @@ MOVES: Final = re.compile(
 )
 """Kernels that move data and compute next to nothing, by their names."""
 
+LITTLE: Final = 0.2
+"""Of memory bandwidth, in the mean over their time: kernels that reach less are limited by something else."""
+LIMITED: Final = (
+    "kernels that memory traffic limits",
+    "each operation reads and writes whole tensors: the same data cross the memory bus again and again",
+    "compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
+)
+FAR_BELOW: Final = (
+    "kernels that reach little of memory bandwidth",
+    "they are too small for the device, have shapes that use few of its units, or others use it too",
+    "compile, so that chains of them become one kernel; fused optimizer; larger batches; other shapes of the largest",
+)
+
 
 def find(answers: RankTrace) -> list[Finding]:
     """Time in ops that no arithmetic limits: elementwise, norms, softmax, the optimizer; without attention's scores."""
@@ -31,18 +44,25 @@ def find(answers: RankTrace) -> list[Finding]:
     ns = max(ns, min(ns + _unsized(answers), named))
     first = max(moving, key=lambda row: row.ns)
     calls = sum(row.count for row in moving) / answers.window.count
+    known = [row for row in moving if row.of_peak is not None]
+    reached = sum((row.of_peak or 0.0) * row.ns for row in known) / max(1, sum(row.ns for row in known))
+    title, why, instead = LIMITED if reached >= LITTLE or not known else FAR_BELOW
     return [
         Finding(
             id="bandwidth",
             bound="bandwidth",
             share=share(answers, per_step_ms(answers, ns)),
-            title="kernels that memory traffic limits",
+            title=title,
             where=first.where,
             evidence=f"{ms(per_step_ms(answers, ns))} a step; {calls:.0f} calls with known sizes, most in "
             f"{first.op} {first.shape} {first.dtype}"
-            + (f" at {first.of_peak:.0%} of memory bandwidth" if first.of_peak is not None else ""),
-            why="each operation reads and writes whole tensors: the same data cross the memory bus again and again",
-            instead="compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
+            + (
+                f" at {first.of_peak:.0%} of memory bandwidth, all at {reached:.0%}"
+                if first.of_peak is not None
+                else ""
+            ),
+            why=why,
+            instead=instead,
             levers=answering("bytes"),
         )
     ]

@@ -1,12 +1,19 @@
 """Arithmetic that already runs on the right units."""
 
+from collections.abc import Iterator, Sequence
+
 from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
-from hotlap.records.trace import RankTrace
+from hotlap.records.trace import OpRoofline, RankTrace
 
-from ._base import no_multiple, padded, per_step_ms, share, unaligned
-from .attention import wide
+from ._base import SLOW, no_multiple, padded, per_step_ms, share, unaligned
+from .attention import scores, wide
+
+HALF = frozenset({"bf16", "fp16", "fp8"})
+"""Types that no lower one is advised for."""
+NO_FIT, WHOLE_TILES = ", or its dimensions do not fit well", "dimensions that fill whole tiles"
+LESS = "less to compute"
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -18,7 +25,7 @@ def find(answers: RankTrace) -> list[Finding]:
         return []
     first = max(rows, key=lambda row: row.ns)
     ns = sum(row.ns for row in rows)
-    odd = unaligned(rows)
+    odd, slow = unaligned(rows), first.of_peak is None or first.of_peak < SLOW
     reached = f", {first.of_peak:.0%} of the {first.dtype} peak" if first.of_peak is not None else ""
     return [
         Finding(
@@ -31,8 +38,16 @@ def find(answers: RankTrace) -> list[Finding]:
             + no_multiple(odd),
             why="rows that do not begin at 16 bytes take kernels for any size, which are several times slower"
             if odd
-            else "the device multiplies as fast as the type of its operands lets it, or its dimensions do not fit well",
-            instead=f"{padded(odd)}lower precision, fused attention, dimensions that fill whole tiles, less to compute",
+            else f"the device multiplies as fast as the type of its operands lets it{NO_FIT if slow else ''}",
+            instead=padded(odd) + ", ".join([*_not_in_use(answers, rows), *([WHOLE_TILES] if slow else []), LESS]),
             levers=answering("kernels"),
         )
     ]
+
+
+def _not_in_use(answers: RankTrace, rows: Sequence[OpRoofline]) -> Iterator[str]:
+    """What makes products faster and is not what most of them do already."""
+    if 2 * sum(row.ns for row in rows if row.dtype in HALF) < sum(row.ns for row in rows):
+        yield "lower precision"
+    if scores(answers):
+        yield "fused attention"
