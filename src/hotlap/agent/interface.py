@@ -90,6 +90,7 @@ class Agent(Protocol):
     session: Session
     guard: Guard
     pid: int
+    torch_imported: float
     thread: int | None
     rank: int
     world: int

@@ -12,7 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.diagnosis import (
-    BESIDE_THE_REST, COMPARE, LEAST_NAMED, NOT_STEADY, OUTSIDE, Diagnosis, Finding, Place, bound_text,
+    BESIDE_THE_REST,
+    COMPARE,
+    LEAST_NAMED,
+    NOT_STEADY,
+    OUTSIDE,
+    Diagnosis,
+    Finding,
+    Place,
+    bound_text,
 )  # fmt: skip
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
