@@ -86,6 +86,12 @@ def test_where_no_line_has_most_of_it_the_call_in_the_loop_is_told(tmp_path: Pat
     assert with_evaluation(before, msgspec.structs.replace(seen(*lines), files=())) == before
 
 
+def test_no_line_of_the_model_is_told(tmp_path: Path) -> None:
+    """Whoever evaluates row by row mends the loop that calls it."""
+    lines = [("evaluation", (MAIN, CALL, (0, 2, "recall"), (0, 40, "Net.forward")), "torch.conv1d", 900.0)]
+    assert with_evaluation(verdict(folder(tmp_path, 800.0)), seen(*lines)).findings[0].where.line == 2
+
+
 def test_what_the_line_does_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def recall(x):\n    y = copy.deepcopy(x)\n")
     before = verdict(folder(tmp_path, 800.0))

@@ -140,10 +140,26 @@ def test_a_part_of_the_model_whose_last_position_is_used(tmp_path: Path, body: s
 
 
 @pytest.mark.parametrize(
+    ("statement", "cause"),
+    [
+        ("self.rows = [torch.cat([old, new])[-9:] for old, new in zip(self.rows, more)]", "whole-copies"),
+        ("self.rows = torch.cat((self.rows, new))[-9:]", "whole-copies"),
+        ("self.rows = [torch.cat(parts) for parts in self.rows]", "element-by-element"),
+        ("rows = [torch.cat([a, b]) for a, b in zip(these, those)]", "element-by-element"),
+        ("rows = torch.cat([these, those])", None),
+    ],
+)
+def test_a_buffer_that_is_joined_with_what_is_new(tmp_path: Path, statement: str, cause: str | None) -> None:
+    found = own_cause_at(at(tmp_path, f"def add(self, new, more):\n    {statement}\n", 2), False, 1, "")
+    assert (found and found.id) == cause
+
+
+@pytest.mark.parametrize(
     ("function", "inside", "cause"),
     [
         ("Data.__getitem__", "zipfile.ZipExtFile._read1", "decoding"),
         ("Data.__getitem__", "PIL.ImageFile.load", "decoding"),
+        ("Data.__getitem__", "numpy.read_array", "decoding"),
         ("Data.__getitem__", "torch.Tensor.__getitem__", None),
         ("Data.__getitem__", "json_of_mine", None),
         ("Data.tokenize", "", "tokenizing"),

@@ -213,6 +213,7 @@ KNOWN: Final = (
             "PIL", "av", "bz2", "csv", "cv2", "gzip", "h5py", "imageio", "json", "librosa", "lzma", "pandas", "pyarrow",
             "skimage", "soundfile", "tarfile", "zipfile",
         ),
+        inside=re.compile(r"numpy\.(read_array|NpzFile\.\w+)"),
     ),
     Known(
         Cause(
@@ -509,6 +510,13 @@ MANAGER: Final = Cause(
     "each access is pickled, sent to the manager's process, which all workers share, and answered",
     "an ordinary dict or list, of which each worker has a copy; best one tensor or array and an index "
     "(`tensor.share_memory_()` where workers write); else all of it once, before the loop: `.copy()`",
+)
+JOINED: Final = Cause(
+    "whole-copies",
+    "a tensor or an array is joined with what is new, and so copied whole",
+    "all that it holds is read and written again for each few rows",
+    "one of the full size, made once, and written into in place at a position that goes round (ring buffer): "
+    "`data[at : at + n] = new`; a history as parts in a list, joined once",
 )
 CUT: Final = Cause(
     "cut-from-its-front",

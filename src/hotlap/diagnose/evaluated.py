@@ -64,6 +64,7 @@ def _innermost(rows: Sequence[SampledPath], total: float) -> tuple[UserFrame, ..
             if len(frames) > len(path) and frames[: len(path)] == path:
                 took[frames[len(path)]] += ms
         most = max(took, key=lambda one: took[one], default=None)
-        if most is None or took[most] < MOSTLY * total:
+        in_model = most is not None and path and most[2].split(".")[-1] == "forward"  # its lines are in the phases
+        if most is None or in_model or took[most] < MOSTLY * total:
             return path or None
         path = (*path, most)

@@ -119,11 +119,20 @@ def growing(file: str, within: int | None = None) -> Iterator[Place]:
         in_loops, everywhere = [loop for loop in _loops(parsed(file)) if _trains(loop)], [parsed(file)]
     for parts, kinds in ((in_loops, ast.expr), (everywhere, ast.Attribute)):
         for assignment in (node for part in parts if part for node in ast.walk(part) if isinstance(node, ast.Assign)):
-            targets = {ast.unparse(one) for one in assignment.targets if isinstance(one, kinds)}
-            for call in calls_in(assignment.value):
-                inner = (one for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.expr))
-                if name_of(call).split(".")[-1] in JOINS and targets & {ast.unparse(one) for one in inner}:
-                    yield place_at(file, call.lineno)
+            for call in joins_itself(assignment, kinds):
+                yield place_at(file, call.lineno)
+
+
+def joins_itself(assignment: ast.Assign, kinds: type[ast.expr] = ast.expr) -> Iterator[ast.Call]:
+    """Calls that join what is assigned to, of these kinds, with more of its kind; so of rows in a comprehension."""
+    targets = {ast.unparse(one) for one in assignment.targets if isinstance(one, kinds)}
+    over = {ast.unparse(one) for one in ast.walk(assignment.value) if isinstance(one, ast.expr)}
+    for call in calls_in(assignment.value):
+        inner = {ast.unparse(one) for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.expr)}
+        parts = bool(call.args) and isinstance(call.args[0], (ast.List, ast.Tuple))
+        rows = parts and isinstance(assignment.value, ast.ListComp) and targets & over
+        if name_of(call).split(".")[-1] in JOINS and (targets & inner or rows):
+            yield call
 
 
 def _loops(node: ast.AST | None) -> Iterator[ast.AST]:

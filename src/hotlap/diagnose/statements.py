@@ -19,6 +19,7 @@ from .causes import (
     DEQUE,
     DIAGONAL,
     ELEMENTS,
+    JOINED,
     KNOWN,
     LAST,
     LENGTH,
@@ -31,7 +32,7 @@ from .causes import (
     Known,
     of_many,
 )
-from .source import calls_in, function_at, name_at, name_of, parsed, place_at, statements_at
+from .source import calls_in, function_at, joins_itself, name_at, name_of, parsed, place_at, statements_at
 
 COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
@@ -89,7 +90,9 @@ def own_cause_at(place: Place, device: bool, ranks: int, inside: str) -> Cause |
     cause = _shared(place, inside) or cause_at(place, device, ranks, inside)
     if cause is not None or inside:
         return cause
-    cut = cut_at(place)
+    cut, held = cut_at(place), statements_at(place)
+    if cut is None and held and isinstance(held[0], ast.Assign) and next(joins_itself(held[0]), None) is not None:
+        return JOINED
     return cut[1] if cut is not None else elements(place)
 
 
