@@ -571,12 +571,12 @@ def test_what_a_trace_tells_is_a_share_of_its_own_steps() -> None:
 
 
 def test_a_trace_and_a_run_are_scaled_by_the_same_rule() -> None:
-    """19% of the run went to workers that start anew: the rest, of which the steps are, leaves 81% to be divided."""
-    anew = Finding(id="workers-restart", bound="input", share=0.19, named=True)
+    """19% of a step its threads wait for a core: the rest leaves 81% to be divided."""
+    waits = Finding(id="cpu-crowded", bound="unknown", share=0.19, named=True)
     rank = answers(roofline=(op("compute", 80, True),), unprofiled_ms=45.0)
     traces = TraceReport(ranks=(rank,), findings=findings_of(rank))
-    found = {one.id: one.share for one in with_traces(diagnosis(anew), traces).findings}
-    assert found == {"workers-restart": 0.19, "compute": pytest.approx(0.81 * 40 / 45)}
+    found = {one.id: one.share for one in with_traces(diagnosis(waits), traces).findings}
+    assert found == {"cpu-crowded": 0.19, "compute": pytest.approx(0.81 * 40 / 45)}
 
 
 @pytest.mark.parametrize(

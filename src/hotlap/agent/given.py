@@ -155,8 +155,8 @@ def _hides(mask: Any) -> Any:
     for at in range(mask.dim() - 2):
         mask = mask if mask.stride(at) else mask.narrow(at, 0, 1)  # what is expanded is looked at once
     every = 1 + mask.numel() // MOST_ELEMENTS
-    rows = torch.arange(0, mask.size(-2), every, device=mask.device)[:, None]
-    later = torch.arange(mask.size(-1), device=mask.device) > rows
+    rows = torch.arange(0, mask.size(-2), every, device=mask.device, dtype=torch.int64)[:, None]
+    later = torch.arange(mask.size(-1), device=mask.device, dtype=torch.int64) > rows
     square, mask = mask.size(-1) == mask.size(-2), mask[..., ::every, :]
     used, hidden = (mask, ~mask) if mask.dtype is torch.bool else (mask == 0, mask <= HIDDEN)
     return torch.stack([used.all(), torch.where(later, hidden, used).all() & square])
