@@ -16,7 +16,7 @@ from hotlap.agent import denormals, repeats
 from hotlap.agent.denormals import slower
 from hotlap.agent.lines import Lines
 from hotlap.agent.repeats import Repeats
-from hotlap.diagnose.repeated import DENORMALS, ORDER, SPARSE, TAP_BY_TAP, Repeated, of_lines
+from hotlap.diagnose.repeated import DENORMALS, DOUBLE, ORDER, SPARSE, TAP_BY_TAP, Repeated, of_lines
 from hotlap.records.profile import Lines as Record
 
 Rows = list[tuple[str, int, float, str]]
@@ -295,6 +295,7 @@ def test_experts_whose_rows_are_used_or_hidden_by_one_mask() -> None:
 
 # what something else does for less
 
+WIDE = torch.randn(4, 300, dtype=torch.complex128)
 GRAPH = torch.eye(300)
 TABLE = torch.randn(300, 8, requires_grad=True)
 
@@ -304,6 +305,15 @@ def for_less(step: Callable[[], Any]) -> list[Repeated]:
     with lines.watching(ops=True):
         step()
     return list(of_lines(msgspec.convert(lines.document(), Record, strict=False)))
+
+
+def test_what_an_operand_of_double_precision_makes_wide() -> None:
+    def step() -> None:
+        narrow = torch.randn(4, 300)
+        (torch.fft.fft(narrow) * WIDE).abs().float().relu()
+
+    assert {(one.cause, one.part > 0.1) for one in for_less(step)} == {(DOUBLE, True)}
+    assert for_less(lambda: torch.randn(4, 300).relu()) == []
 
 
 def several_products() -> None:

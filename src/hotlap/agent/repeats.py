@@ -56,6 +56,10 @@ CHANNELS, CHANNELS_ON_A_DEVICE, TAPS, TIMES_FFT = 8, 64, 128, 3.0
 dearer it is than by FFT."""
 SPARE_NS: Final = 2_000_000_000
 """That ops are done again for, to see what denormal numbers cost in them."""
+KINDS: Final = ("sparse", "long_convolutions", "denormals", "double")
+DOUBLE: Final = frozenset({torch.float64, torch.complex128})
+HALF: Final = 0.5
+"""What single precision saves at least: half of the bytes, and of the numbers that are computed at once."""
 AT_ONCE: Final = 8
 """Multiplications in the time that it takes to write a number."""
 
@@ -133,8 +137,10 @@ class Repeats:
 
     def end(self, op: Op, made: Any) -> bool:
         """It was. Returns whether it computed anything, as views do not."""
-        number, written, known, _, _, inner, *_ = op
+        number, written, known, _, _, inner, told, _ = op
         fresh = [one for one in filter(_in_storage, _tensors([made])) if storage(one) not in known]
+        if any(one.dtype in DOUBLE for one in fresh):
+            told.append(("double", 64, HALF))
         for at, one in enumerate([*written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((number, at), next(self._numbers)), at < len(written))
             self._fresh.add(storage(one))
@@ -202,7 +208,7 @@ class Repeats:
             full, *sides = filled[number]
             if 1 - full >= saved and min(sides) >= MOSTLY:  # empty rows are padding, or wait to be written
                 lines[kind, place].append((work * (1 - full), int(100 * (1 - full))))
-        found: dict[str, list[tuple[Any, ...]]] = {"sparse": [], "long_convolutions": [], "denormals": []}
+        found: dict[str, list[tuple[Any, ...]]] = {one: [] for one in KINDS}
         for (kind, place), those in lines.items():
             part = min(1.0, sum(saved for saved, _ in those) / self._work[place])
             found[kind].append((*place, max(those)[1], part, *place))

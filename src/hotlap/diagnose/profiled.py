@@ -46,7 +46,7 @@ from .findings import compute, expert_loop, h2d, own_graph, python_modes, replac
 from .findings._base import MODEL
 from .known_ops import known_ops
 from .offloads import with_memory
-from .repeated import of_lines
+from .repeated import DOUBLE, of_lines
 from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
 
@@ -128,6 +128,8 @@ def with_traces(
     findings = tuple(map(_without_untold, diagnosis.findings))
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
     spare = list(of_lines(lines)) if lines is not None else []
+    if any(one.id == "double-precision" for one in findings):
+        spare = [one for one in spare if one.cause is not DOUBLE]
     masked = list(masks.of_lines(lines)) if lines is not None else []
     if not any(rank.breakdown for rank in traces.ranks):
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)

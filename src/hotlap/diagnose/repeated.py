@@ -67,7 +67,16 @@ ORDER: Final = Cause(
     "without a softmax likewise, `q @ (k.mT @ v)`; results differ by rounding",
     "compute",
 )
+DOUBLE: Final = Cause(
+    "promoted-to-double",
+    "numbers of double precision come into the step",
+    "one operand in float64 or complex128 makes all that is computed with it as wide: twice the bytes, half the pace",
+    "make it single where it comes in: `torch.from_numpy(x).float()` or `.to(torch.complex64)`, "
+    "`x.astype(numpy.float32)`, tensors of Python numbers with `dtype=torch.float32`",
+    "compute",
+)
 SAID: Final = {
+    DOUBLE: "results of {} bits a number; what single precision saves of them at least takes {} a step",
     ORDER: "{} million; what that saves is {} a step",
     DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
@@ -99,6 +108,7 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
         SPARSE: lines.sparse,
         TAP_BY_TAP: lines.long_convolutions,
         DENORMALS: lines.denormals,
+        DOUBLE: lines.double,
     }
     for cause, rows in kinds.items():
         for file, line, _, times, part, call, at, function in rows:
