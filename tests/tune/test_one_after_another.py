@@ -29,6 +29,13 @@ def test_a_script_that_ends_whenever_it_does(tune: Tune, length: int) -> None:
     assert sorted(kept(found)) == ["a", "compile", "s"] and [*found.dropped] == ["vain"]
 
 
+@pytest.mark.parametrize(("length", "known"), [(26, False), (None, True)])
+def test_turns_are_planned_by_what_they_took_where_there_were_some(length: int | None, known: bool, tune: Tune) -> None:
+    """Seen on a public script that ended in its first: all the budget was set aside for turns that never came."""
+    found, _ = tune(LEVERS, STEP, **({"length": length} if length else {}))
+    assert (found.state.budget.turn_s > 0) is known
+
+
 @pytest.mark.parametrize("length", [55, 75, 100, 130])
 def test_what_could_not_be_switched_in_time_is_tried_before_what_compiles(length: int, tune: Tune) -> None:
     """Seen on a public BERT of 100 steps: casts that won 2.4x "were not tried", as a compiler was tried first."""

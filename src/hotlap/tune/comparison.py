@@ -124,6 +124,8 @@ class Comparison:
     def _look_s(self) -> float:
         """Seconds that another look takes at least."""
         budget = self.state.budget
+        if self.state.sequential:
+            return 2 * budget.best_start_s
         return budget.starts_s(2) + budget.turns_s(len(self.before) + len(self.after) + 2, LEAST_ROUNDS)
 
     def more_starts(self) -> Proof | None:

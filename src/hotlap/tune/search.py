@@ -182,12 +182,13 @@ class Search:
             output = state.bench.run(trial).output
             raise CommandFailed(f"the command does not run twice alike: {trial.why} (see {output})")
         state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in (first, second))
-        rounds = []
+        rounds, took_s = [], 0.0
         if first.ready and second.ready:
             begun = state.budget.spent
             rounds = take_turns(state.bench, [first, second], ROUNDS, state.budget.turns_s(2, ROUNDS))
-            state.budget.turn_s = (state.budget.spent - begun) / max(1, 2 * len(rounds))
+            took_s = state.budget.spent - begun
         if len(rounds) >= ROUNDS:
+            state.budget.turn_s = took_s / (2 * len(rounds))
             logs = log_ratios(rounds, first, second)
             differ, state.turns_differ = center(logs), pstdev(logs) / math.sqrt(2)
         else:
