@@ -193,7 +193,7 @@ def test_on_a_device_the_next_step_is_looked_at_too(sync_mode: list[str], monkey
     written: dict[str, Any] = {}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-    monkeypatch.setattr("hotlap.agent.given.is_capturing", lambda: False)
+    monkeypatch.setattr("hotlap.agent.op_call.is_capturing", lambda: False)
     folder = SimpleNamespace(replace=lambda name, document: written.update(document))
     script = SimpleNamespace(roots={})
     agent: Any = SimpleNamespace(folder=lambda: folder, guard=Guard(), script=script, compiled_frames=0)

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .op_call import Place
+
 MADE_BY: Final = frozenset({"aten::mm", "aten::bmm"})
 SCALED_BY: Final = frozenset({"aten::mul", "aten::mul_", "aten::div", "aten::div_"})
 CHEAPER: Final = 0.5
 """Of the multiplications, that the other order takes at most."""
-Place = tuple[int, int, str]
 
 
 @dataclass(eq=False)
