@@ -322,15 +322,15 @@ def test_a_mode_that_inference_mode_began_with_stays_until_its_end() -> None:
     with contextlib.ExitStack() as watching:
         watching.enter_context(lines.watching(ops=True))
         with torch.inference_mode():
-            assert lines.held
+            assert lines.mode_stays
             lines.forget()
-        assert not lines.held and len(_get_current_dispatch_mode_stack()) == 1
+        assert not lines.mode_stays and len(_get_current_dispatch_mode_stack()) == 1
         assert (torch.ones(2) + 1).tolist() == [2, 2]  # torch raised here where the mode was gone
         assert lines.ops == []
     assert _get_current_dispatch_mode_stack() == []
     with torch.inference_mode():
         with lines.watching(ops=True):
-            assert not lines.held
+            assert not lines.mode_stays
         assert _get_current_dispatch_mode_stack() == []
 
 

@@ -287,16 +287,16 @@ class Lines:
                 self.autocasts.append(place)
 
     @property
-    def held(self) -> bool:
+    def mode_stays(self) -> bool:
         """Whether the mode can't be taken off here: the end of a torch.inference_mode that began with it has torch look
         for a mode again, and fail where there is none."""
         return self._outside and torch.is_inference_mode_enabled() and self._mode in mode_stack()
 
     def forget(self) -> None:
-        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay. One that is
-        held does nothing from here on."""
+        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay. One that
+        can't be taken off does nothing from here on."""
         self.looking = False
-        if self.held or self._mode not in mode_stack():
+        if self.mode_stays or self._mode not in mode_stack():
             return
         above = []
         while (top := pop_mode()) is not self._mode:
