@@ -223,7 +223,7 @@ class Lines:
             if ops:
                 for name, holder, attribute in WAITS:
                     stack.enter_context(self._told(holder, attribute, self._call, name))
-                stack.enter_context(self._told(torch.autocast, "__enter__", self._autocast, after=True))
+                stack.enter_context(self._told(torch.autocast, "__enter__", self._autocast))
             yield
 
     @contextlib.contextmanager
@@ -245,10 +245,8 @@ class Lines:
             self.forget()
 
     @contextlib.contextmanager
-    def _told(
-        self, holder: Any, attribute: str, act: Callable[..., None], *of: Any, after: bool = False
-    ) -> Iterator[None]:
-        """Tell `act(*of)` of the calls of a function, which is the script's own again afterwards. after: they ended."""
+    def _told(self, holder: Any, attribute: str, act: Callable[..., None], *of: Any) -> Iterator[None]:
+        """Tell `act(*of)` when a function has been called; it is the script's own again afterwards."""
         original = getattr(holder, attribute, None)
         if original is None:
             yield
@@ -256,11 +254,8 @@ class Lines:
 
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
-            if not after:
-                self._tell(act, *of)
             made = original(*args, **kwargs)
-            if after:
-                self._tell(act, *of)
+            self._tell(act, *of)
             return made
 
         own = attribute in vars(holder)

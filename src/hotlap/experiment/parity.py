@@ -145,7 +145,8 @@ def _with_twins(rule: Rule, base: Evidence, trial: Evidence, noise: "Limits", tw
         level = "redraw"
     elif rule.numeric or _grown(noise, base, trial):
         wide = _widened(limits, found, base, twins.nudged)
-        level, allowed = "numeric" if rule.numeric else "run-to-run", f"{TWIN_FACTOR:g} times what {NUDGED}"
+        allowed = f"{TWIN_FACTOR:g} times what {NUDGED}"
+        level = "numeric" if rule.numeric else "run-to-run"
     else:
         worst = noise.worst(found)
         return _parity(False, "exact", f"not equal, and {worst} is beyond run-to-run noise", found, noise.loss, seen)
