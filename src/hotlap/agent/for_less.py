@@ -66,7 +66,7 @@ class ForLess:
         return [one for one in told if one is not None]
 
     def called(self, place: Place, told: Iterable[Told], size: int) -> int:
-        """It counts. size: what it takes, but for denormal numbers; returns that with them."""
+        """It computed something. size: what it takes, but for denormal numbers; returns that with them."""
         work = size * max((times for kind, times, _ in told if kind == "denormals"), default=1)
         self.work[place] += work
         self._told += [(place, one, work) for one in told if work]

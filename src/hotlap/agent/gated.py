@@ -1,7 +1,6 @@
 """Modules that all compute the same rows, most of which are then multiplied by zero, as experts behind a gate."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, Final
 
@@ -31,10 +30,10 @@ class Gated:
         if zeros is not None and len(self._gates) < MOST_GATES:
             self._gates.append((chain, zeros))
 
-    def rows(self, seen: Mapping[tuple[int, Chain], int], sizes: Mapping[int, int]) -> list[tuple[Any, ...]]:
+    def rows(self, made: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
         """Of lines below a call that several modules are called by, each with the same rows, most of which are then
         multiplied by zero in the same function, once for each call: the line, how many modules, the part of what the
-        line makes that is, and that call. seen: how often what was made, and from where; sizes: of what is made."""
+        line makes that is, and that call. made, at_line: the size of all that is made, by chain and by line."""
         zeros: defaultdict[tuple[Chain, int, str], list[float]] = defaultdict(list)
         for chain, share in self._gates:
             zeros[chain[:-1], chain[-1][0], chain[-1][2]].append(float(share))
@@ -48,11 +47,6 @@ class Gated:
                 shares = zeros.get((chain[:at], file, function), [])
                 if len(shares) >= sum(modules) and fmean(shares) >= MOSTLY:
                     calls[chain[: at + 1]] = min(modules), fmean(shares)
-        made: Counter[Chain] = Counter()
-        at_line: Counter[Place] = Counter()
-        for (number, chain), count in seen.items():
-            made[chain] += count * sizes[number]
-            at_line[chain[-1]] += count * sizes[number]
         return [
             (*chain[-1], modules, share * size / at_line[chain[-1]], *call[-1])
             for chain, size in made.most_common(MOST_ROWS)

@@ -110,7 +110,7 @@ class Repeats:
         )
 
     def end(self, op: Op, made: Any) -> bool:
-        """It was. Returns whether it computed anything, as views do not."""
+        """It was called. Returns whether it computed anything, as views do not."""
         fresh = [one for one in filter(_in_storage, tensors(made)) if storage(one) not in op.given]
         op.told += double(fresh)
         for at, one in enumerate([*op.written, *fresh]):  # autograd counts a write after the op
@@ -121,7 +121,7 @@ class Repeats:
         return bool(op.written or fresh)
 
     def called(self, op: Op, chain: Chain) -> None:
-        """It counts. chain: the user's frames around it, the outermost first."""
+        """It computed something. chain: the user's frames around it, the outermost first."""
         self._seen[op.number, chain] += 1
         work = self._for_less.called(chain[-1], op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
@@ -129,9 +129,13 @@ class Repeats:
 
     def document(self) -> dict[str, list[tuple[Any, ...]]]:
         """Rows by their name in lines.json."""
+        made, at_line = Counter[Chain](), Counter[Place]()
+        for (number, chain), count in self._seen.items():
+            made[chain] += count * self._sizes[number]
+            at_line[chain[-1]] += count * self._sizes[number]
         return {
-            "repeats": self._rows(),
-            "gated": self._gated.rows(self._seen, self._sizes),
+            "repeats": self._rows(made, at_line),
+            "gated": self._gated.rows(made, at_line),
             "orders": self._orders.rows(self._for_less.work),
             **self._for_less.rows(),
         }
@@ -153,23 +157,20 @@ class Repeats:
         now = max(before, version(one) + (written and not one.is_inference()))
         self._held[storage(one)] = storage_reference(one.untyped_storage()), now, number
 
-    def _rows(self) -> list[tuple[Any, ...]]:
+    def _rows(self, sizes: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
         """Of each line that computes what there is already, most first: the line; how often the same is made; of what
         the line computes, the part that was there; and the outermost call below the step's own frames all of which,
-        but for a little, is made several times."""
+        but for a little, is made several times. sizes, at_line: of all that is made, by chain and by line."""
         times: Counter[int] = Counter()
-        sizes, alike, again, whole, several = (Counter[Chain]() for _ in range(5))
-        at_line: Counter[Place] = Counter()
+        alike, again, whole, several = (Counter[Chain]() for _ in range(4))
         usual: defaultdict[Chain, Counter[int]] = defaultdict(Counter)
         for (number, _), count in self._seen.items():
             times[number] += count
         made: set[int] = set()
         for (number, chain), count in self._seen.items():
             size = self._sizes[number]
-            at_line[chain[-1]] += count * size
             again[chain] += (count - (number not in made)) * size
             made.add(number)
-            sizes[chain] += count * size
             if times[number] > 1:
                 alike[chain] += count * size
                 usual[chain][times[number]] += 1
