@@ -73,7 +73,7 @@ class Repeats:
         takes time to write one."""
         self._numbers = itertools.count()
         self._made: dict[Any, int] = {}
-        self._held: dict[int, tuple[Any, int, int]] = {}
+        self._contents: dict[int, tuple[Any, int, int]] = {}
         """By storage: a weak reference, so that no other gets its address; the highest version of a tensor on it, as
         some have counters of their own; and what is in it."""
         self._fresh: set[int] = set()
@@ -146,16 +146,16 @@ class Repeats:
             return tuple(map(self._of, one))
         if not isinstance(one, torch.Tensor):
             return repr(one) if isinstance(one, CONSTANT) else next(self._numbers)
-        _, known, number = self._held.get(storage(one), (None, -1, -1))
+        _, known, number = self._contents.get(storage(one), (None, -1, -1))
         if known < version(one) or not one.untyped_storage().resizable():
             number = next(self._numbers)
             self._hold(one, number)
         return number, one.shape, one.stride(), one.storage_offset(), one.dtype, one.is_conj(), one.is_neg()
 
     def _hold(self, one: Any, number: int, written: bool = False) -> None:
-        before = self._held.get(storage(one), (None, -1))[1]
+        before = self._contents.get(storage(one), (None, -1))[1]
         now = max(before, version(one) + (written and not one.is_inference()))
-        self._held[storage(one)] = storage_reference(one.untyped_storage()), now, number
+        self._contents[storage(one)] = storage_reference(one.untyped_storage()), now, number
 
     def _rows(self, sizes: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
         """Of each line that computes what there is already, most first: the line; how often the same is made; of what

@@ -1,4 +1,4 @@
-"""What a step's ops are given that they would not need."""
+"""Masks that attention does not need, tensors that are copied in each step, and lines that turn autocast on."""
 
 import operator
 from collections.abc import Callable
