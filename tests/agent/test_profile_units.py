@@ -193,7 +193,7 @@ def test_on_a_device_the_next_step_is_looked_at_too(sync_mode: list[str], monkey
     written: dict[str, Any] = {}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-    monkeypatch.setattr("hotlap.agent.given.is_capturing", lambda: False)
+    monkeypatch.setattr("hotlap.agent.op_call.is_capturing", lambda: False)
     folder = SimpleNamespace(replace=lambda name, document: written.update(document))
     script = SimpleNamespace(roots={})
     agent: Any = SimpleNamespace(folder=lambda: folder, guard=Guard(), script=script, compiled_frames=0)
@@ -322,15 +322,15 @@ def test_a_mode_that_inference_mode_began_with_stays_until_its_end() -> None:
     with contextlib.ExitStack() as watching:
         watching.enter_context(lines.watching(ops=True))
         with torch.inference_mode():
-            assert lines.held
+            assert lines.mode_stays
             lines.forget()
-        assert not lines.held and len(_get_current_dispatch_mode_stack()) == 1
+        assert not lines.mode_stays and len(_get_current_dispatch_mode_stack()) == 1
         assert (torch.ones(2) + 1).tolist() == [2, 2]  # torch raised here where the mode was gone
         assert lines.ops == []
     assert _get_current_dispatch_mode_stack() == []
     with torch.inference_mode():
         with lines.watching(ops=True):
-            assert not lines.held
+            assert not lines.mode_stays
         assert _get_current_dispatch_mode_stack() == []
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from hotlap.agent import denormals, repeats
+from hotlap.agent import denormals
 from hotlap.agent.denormals import slower
 from hotlap.agent.lines import Lines
 from hotlap.agent.repeats import Repeats
@@ -293,6 +293,13 @@ def test_experts_whose_rows_are_used_or_hidden_by_one_mask() -> None:
     assert lines.document()["gated"] == []
 
 
+def test_a_product_that_is_written_to_what_there_is() -> None:
+    lines, made = Lines(operator.call), torch.empty(4, 8)
+    with lines.watching(ops=True):
+        torch.mul(X, torch.zeros(4, 1), out=made)
+    assert lines.document()["gated"] == []
+
+
 # what something else does for less
 
 WIDE = torch.randn(4, 300, dtype=torch.complex128)
@@ -426,7 +433,7 @@ def test_where_denormal_numbers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
         drawn.append(str(func))
         return 11.0 if func is torch.ops.aten.sqrt.default else 1.0
 
-    monkeypatch.setattr(repeats, "slower", counted)
+    monkeypatch.setattr("hotlap.agent.for_less.slower", counted)
     (found,) = for_less(lambda: x.sqrt() + torch.rand(10_000))
     assert (found.cause, found.times) == (DENORMALS, 11) and found.part == pytest.approx(10 / 13, abs=0.01)
     assert drawn == ["aten.sqrt.default", "aten.add.Tensor"]

@@ -1,4 +1,4 @@
-"""Forwards without gradients beside the training: of a target network, a teacher, an evaluation in each step."""
+"""Forwards without gradients beside the training: of a target network, a teacher, or an evaluation in each step."""
 
 import weakref
 from collections.abc import Callable, Collection
@@ -50,10 +50,14 @@ class Besides:
                 for name, more in (("calls", calls), ("steps", 1), ("took_ms", took / 1e6)):
                     row[name] += more
 
-    def facts(self, held: Collection[int]) -> list[dict[str, Any]]:
-        """Of each model. held: ids of what optimizers hold."""
+    def facts(self, optimized: Collection[int]) -> list[dict[str, Any]]:
+        """Of each model. optimized: ids of what optimizers hold."""
         return [
-            {**row, "of": self.steps, "trained": module is not None and any(id(p) in held for p in module.parameters())}
+            {
+                **row,
+                "of": self.steps,
+                "trained": module is not None and any(id(p) in optimized for p in module.parameters()),
+            }
             for reference, row in self._models.values()
             if (module := reference()) is not None and row["steps"]
         ]

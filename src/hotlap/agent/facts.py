@@ -299,15 +299,15 @@ class Script:
 
     def _look_for_the_optimized(self, parameters: Iterable[Any]) -> None:
         """How many parameters of each outermost module optimizers hold, or have held. parameters: of theirs, now."""
-        held = {id(parameter) for parameter in parameters}
+        optimized = {id(parameter) for parameter in parameters}
         for key, reference in self._modules.items():
-            if held and (module := reference()) is not None:
-                now = sum(_size(p) for p in module.parameters() if id(p) in held)
+            if optimized and (module := reference()) is not None:
+                now = sum(_size(p) for p in module.parameters() if id(p) in optimized)
                 self.roots[key]["optimized"] = max(self.roots[key]["optimized"], now)
                 self.roots[key]["frozen"] = not any(p.requires_grad for p in module.parameters())
                 graded = [p for p in module.parameters() if p.grad is not None]
                 self.roots[key]["with_gradients"] = sum(map(_size, graded))
-                unused = sum(id(p) not in held for p in graded) / max(1, len(graded))
+                unused = sum(id(p) not in optimized for p in graded) / max(1, len(graded))
                 self.roots[key]["unused"] = min(self.roots[key].get("unused", 1.0), unused)
 
     def _look_for_parts(self) -> None:

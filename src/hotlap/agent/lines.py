@@ -20,13 +20,16 @@ import torch
 
 from hotlap.records.whose import INSTALLED, users
 
-from .given import Given, outside_of_modules
-from .repeats import PRODUCTS, Op, Repeats
+from .copied_again import CopiedAgain
+from .for_less import PRODUCTS
+from .masks import Masks
+from .op_call import OpCall, Place, recording
+from .repeats import Op, Repeats
 from .torch_internals import (
+    CALL_CODE,
     ENGINE_CODE,
     SCHEMA,
     DispatchMode,
-    is_capturing,
     mode_stack,
     pop_mode,
     push_mode,
@@ -59,10 +62,6 @@ WAITS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch.cuda.CUDAGraph.replay", torch.cuda.CUDAGraph, "replay"),
 )
 """Functions that wait for the device, or have it work, and are no ops: full name, owner, attribute."""
-
-Place = tuple[int, int, str]
-"""Index into the list of files, line, function."""
-
 
 Call = tuple[CodeType, int]
 """What is called, and the line that it is at."""
@@ -183,7 +182,9 @@ class Lines:
         self._mode = OpMode(lambda *of: tell(self._op, *of), lambda made: tell(self._done, made))
         self._repeats = Repeats()
         self._doing: Op | None = None
-        self._given = Given()
+        self._again = False
+        """The first step is over."""
+        self._masks, self._copied_again = Masks(), CopiedAgain()
         self.autocasts: list[Place] = []
 
     def document(self) -> dict[str, Any]:
@@ -197,12 +198,9 @@ class Lines:
             "syncs": self.syncs,
             "left_out": self.left_out,
             "targets": [[*place, int(out) / of, *rest] for place, out, of, *rest in self.targets],
-            "repeats": self._repeats.rows(),
-            "gated": self._repeats.gated(),
-            "orders": self._repeats.orders(),
-            **self._repeats.for_less(),
-            "copied": self._given.copied(),
-            "masks": self._given.masks(),
+            **self._repeats.document(),
+            "copied": self._copied_again.rows(),
+            "masks": self._masks.rows(),
             "autocasts": self.autocasts,
             "skipped": self.skipped,
         }
@@ -221,36 +219,34 @@ class Lines:
     @contextlib.contextmanager
     def watching(self, ops: bool) -> Iterator[None]:
         """Log where phases begin and, with `ops`, the ops of this thread and its calls that wait for the device."""
-        self.looking = True
-        self._outside = not torch.is_inference_mode_enabled()
-        if ops:
-            push_mode(self._mode)
-        try:
-            with contextlib.ExitStack() as stack:
-                for name, holder, attribute in WAITS if ops else ():
+        with self._looking(ops), contextlib.ExitStack() as stack:
+            if ops:
+                for name, holder, attribute in WAITS:
                     stack.enter_context(self._told(holder, attribute, self._call, name))
-                if ops:
-                    stack.enter_context(self._told(torch.autocast, "__enter__", self._autocast, after=True))
-                yield
-        finally:
-            self.forget()
+                stack.enter_context(self._told(torch.autocast, "__enter__", self._autocast))
+            yield
 
     @contextlib.contextmanager
     def watching_again(self) -> Iterator[None]:
         """In the step after it, look at what ops are given that the first step had as well."""
-        self._given.again = self.looking = True
+        self._again = True
+        with self._looking(ops=True):
+            yield
+
+    @contextlib.contextmanager
+    def _looking(self, ops: bool) -> Iterator[None]:
+        self.looking = True
         self._outside = not torch.is_inference_mode_enabled()
-        push_mode(self._mode)
+        if ops:
+            push_mode(self._mode)
         try:
             yield
         finally:
             self.forget()
 
     @contextlib.contextmanager
-    def _told(
-        self, holder: Any, attribute: str, act: Callable[..., None], *of: Any, after: bool = False
-    ) -> Iterator[None]:
-        """Tell `act(*of)` of the calls of a function, which is the script's own again afterwards. after: they ended."""
+    def _told(self, holder: Any, attribute: str, act: Callable[..., None], *of: Any) -> Iterator[None]:
+        """Tell `act(*of)` when a function has been called; it is the script's own again afterwards."""
         original = getattr(holder, attribute, None)
         if original is None:
             yield
@@ -258,11 +254,8 @@ class Lines:
 
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
-            if not after:
-                self._tell(act, *of)
             made = original(*args, **kwargs)
-            if after:
-                self._tell(act, *of)
+            self._tell(act, *of)
             return made
 
         own = attribute in vars(holder)
@@ -284,20 +277,21 @@ class Lines:
         on = torch.is_autocast_enabled("cuda" if torch.cuda.is_initialized() else "cpu")
         if self.looking and on and len(self.autocasts) < MOST_TARGETS and threading.get_ident() == self._thread:
             place = self.places.innermost(frame)
-            if place is not None and outside_of_modules(frame):
+            by_module = CALL_CODE is None or any(code is CALL_CODE for code, _ in calls(frame))
+            if place is not None and not by_module:
                 self.autocasts.append(place)
 
     @property
-    def held(self) -> bool:
+    def mode_stays(self) -> bool:
         """Whether the mode can't be taken off here: the end of a torch.inference_mode that began with it has torch look
         for a mode again, and fail where there is none."""
         return self._outside and torch.is_inference_mode_enabled() and self._mode in mode_stack()
 
     def forget(self) -> None:
-        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay. One that is
-        held does nothing from here on."""
+        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay. One that
+        can't be taken off does nothing from here on."""
         self.looking = False
-        if self.held or self._mode not in mode_stack():
+        if self.mode_stays or self._mode not in mode_stack():
             return
         above = []
         while (top := pop_mode()) is not self._mode:
@@ -324,17 +318,18 @@ class Lines:
         if place is None:
             return
         schema = getattr(func, SCHEMA, None)
-        if schema is not None and name.startswith("aten::"):
-            self._given.op(place, name, schema, args, kwargs)
-        if self._given.again:
+        call = None if schema is None else OpCall.of(name, func, schema, args, kwargs)
+        if call is not None and name.startswith("aten::"):
+            self._masks.op(place, call, self._again)
+            self._copied_again.op(place, call, self._again)
+        if self._again:
             return
         if len(self.ops) >= LONGEST:
             self.left_out += 1
             return
         self.ops.append((name, *place))
-        if storage_reference is not None and len(self.ops) <= NUMBERED and schema is not None:
-            by_torch = caller.f_code.co_filename.startswith(TORCH)
-            self._doing = self._repeats.begin(func, schema, args, kwargs, by_torch)
+        if storage_reference is not None and len(self.ops) <= NUMBERED and call is not None:
+            self._doing = self._repeats.begin(call, caller.f_code.co_filename.startswith(TORCH))
         if name in PRODUCTS:
             rows, columns = args[PRODUCTS[name] :][:2]
             self._products[columns.size(-1)] += rows.numel() * columns.size(-1)
@@ -349,7 +344,7 @@ class Lines:
 
     def _targets(self, place: Place, scores: Any, target: Any, weight: Any, reduction: Any, ignored: Any) -> None:
         """How many targets of a loss it leaves out; read when the document is made, as the device is not waited for."""
-        if type(target) is torch.Tensor and target.numel() and not (torch.cuda.is_initialized() and is_capturing()):
+        if type(target) is torch.Tensor and target.numel() and not recording():
             classes, all_ = int(scores.size(-1)), max(1, self._products.total())
             left_out = (target == ignored).sum()
             self.targets.append((place, left_out, target.numel(), classes, self._products[classes] / all_))

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .op_call import Place
+
 MADE_BY: Final = frozenset({"aten::mm", "aten::bmm"})
 SCALED_BY: Final = frozenset({"aten::mul", "aten::mul_", "aten::div", "aten::div_"})
 CHEAPER: Final = 0.5
 """Of the multiplications, that the other order takes at most."""
-Place = tuple[int, int, str]
 
 
 @dataclass(eq=False)
@@ -34,7 +35,7 @@ class Seen:
 
 
 class Orders:
-    """number: tells what is in a tensor."""
+    """Of the ops of a step. number: tells what is in a tensor."""
 
     def __init__(self, number: Callable[[Any], int]) -> None:
         self._number = number
@@ -43,8 +44,7 @@ class Orders:
 
     def begin(self, name: str, args: Sequence[Any], tensors: Sequence[Any], factors: int | None) -> Seen:
         """An op is about to be called. factors: which of its arguments is the first of two matrices."""
-        of = [self._products.get(self._number(one)) for one in tensors] if self._products else []
-        read = [one for one in of if one is not None]
+        read = [product for one in tensors if (product := self._product(one)) is not None]
         if read and name in SCALED_BY and len(tensors) == 1:
             return Seen(read[0], [])
         if factors is None:
@@ -55,9 +55,12 @@ class Orders:
         made = Product((many, rows, inner, columns)) if name in MADE_BY else None
         return Seen(made, read, self._other(left, columns) or self._other(right, rows))
 
+    def _product(self, one: Any) -> Product | None:
+        return self._products.get(self._number(one)) if self._products else None
+
     def _other(self, one: Any, outer: int) -> tuple[Product, int, int] | None:
         """Of a factor that is a product. outer: the side of the other factor that it does not share."""
-        product = self._products.get(self._number(one)) if self._products else None
+        product = self._product(one)
         if product is None:
             return None
         many, rows, inner, columns = product.sizes
@@ -73,7 +76,7 @@ class Orders:
             self._products[number] = seen.made
 
     def called(self, seen: Seen, place: Place, work: int) -> None:
-        """It counts."""
+        """It computed something. work: what it took."""
         for one in seen.read:
             one.uses += 1
         if seen.made is not None and seen.made.place is None:

@@ -179,8 +179,8 @@ class Profile:
     def _waits(self) -> bool:
         """Whether a turn waits for a phase outside of torch.inference_mode, whose end has no dispatch mode on that came
         in it, and one on that left in it."""
-        held = self.lines is not None and self.lines.held
-        return held or (torch.is_inference_mode_enabled() and not self.agent.steps.infers)
+        stays = self.lines is not None and self.lines.mode_stays
+        return stays or (torch.is_inference_mode_enabled() and not self.agent.steps.infers)
 
     def _enter(self, phase: int) -> None:
         if self.lines is not None:
@@ -220,8 +220,8 @@ class Profile:
         guarded = functools.partial(self.agent.guard.spare, SAMPLE, lambda: None)
 
         def phase() -> str:
-            aside = timeline.phase == OTHER and timeline.segment.evaluation and not self.agent.host.evaluates
-            return EVALUATION if aside else PHASES[timeline.phase]
+            evaluates = timeline.phase == OTHER and timeline.segment.evaluation and not self.agent.host.evaluates
+            return EVALUATION if evaluates else PHASES[timeline.phase]
 
         samples = Samples(threading.get_ident(), phase, guarded)
         begun = time.perf_counter_ns()
@@ -426,7 +426,7 @@ class Profile:
         windows, self.windows = self.windows, None
         if windows is not None:
             windows.close()
-        if self.lines is not None and self.lines.held:
+        if self.lines is not None and self.lines.mode_stays:
             self.failed, self.agent.timeline.watch = True, self  # again, at the next phase
 
     def forget(self) -> None:

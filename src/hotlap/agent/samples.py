@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from hotlap.records.steady import FAR_LONGER
 
-from .lines import Call, Place, Places, calls, package_of
+from .lines import Call, Places, calls, package_of
+from .op_call import Place
 from .process_tree import read
 from .torch_internals import TAKES_OVER
 

@@ -216,7 +216,7 @@ class Seams:
             self._take_back(use, undo, what)
 
     def _take_back(self, use: Use, undo: Callable[..., None], *what: Any) -> None:
-        self.agent.guard.spare(f"lever {use.name}", _nothing, undo, *what, lever=use.name)
+        self.agent.guard.spare(f"lever {use.name}", lambda: None, undo, *what, lever=use.name)
 
     def _apply(self, use: Use) -> None:
         """A lever's changes of what is known already."""
@@ -313,15 +313,11 @@ class Seams:
             self.agent.append(LEVERS, json.dumps({"lever": lever, **what}, ensure_ascii=False) + "\n")
 
 
-def _nothing() -> None:
-    """Where there is nothing to take back."""
-
-
 def _as_it_is(loader: Any, lever: str) -> Callable[[], None]:
     """What has a loader again as it is now, if a lever has not changed it before: later it is what the lever left."""
     known = vars(loader).setdefault("_hotlap_levers", set())
     if lever in known:
-        return _nothing
+        return lambda: None
     before = dict(vars(loader))
     known.add(lever)
 

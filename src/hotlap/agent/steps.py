@@ -511,12 +511,12 @@ class Steps(Hot):
     # inside
 
     def _close_all(self) -> None:
-        """Close what was held, each update a step."""
+        """Close what is pending, each update a step."""
         while self.pending:
             self._close_pending(1)
 
     def _close_pending(self, count: int) -> None:
-        """Close the first `count` segments that were held, as one step."""
+        """Close the first `count` pending segments, as one step."""
         if not count:
             return
         (_, segment), *others = self.pending[:count]

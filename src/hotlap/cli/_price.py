@@ -31,16 +31,21 @@ class Price(msgspec.Struct, frozen=True):
         if self.source and self.card(names) is None:
             raise UsageError(f"--price: {self.source} has no price of {' or '.join(names)}")
 
-    def of(self, found: Diagnosis) -> float | None:
-        """Of all cards that ran."""
+    def of(self, found: Diagnosis | None) -> float | None:
+        """Of all cards that ran; None where nothing is known of them."""
+        if found is None:
+            return None
         each = self.card([found.device_name or found.device])
         return self.an_hour if each is None else each * (1 if found.device == "cpu" else found.ranks)
+
+
+UNPRICED: Final = Price()
 
 
 def price_of(text: str | None) -> Price:
     """A number of dollars, or the path of a file. Raises UsageError."""
     try:
-        return Price(None if text is None else msgspec.convert(float(text), Dollars))
+        return UNPRICED if text is None else Price(msgspec.convert(float(text), Dollars))
     except msgspec.ValidationError as error:
         raise UsageError(f"--price {text} is not a price; give dollars an hour, as 2.49") from error
     except ValueError:  # no number

@@ -29,7 +29,7 @@ from hotlap.tune.recipe import levers_of
 from ._beside import Profiler, screens
 from ._common import free_name, print_json
 from ._price import HELP as PRICE
-from ._price import Price, price_of
+from ._price import UNPRICED, Price, price_of
 
 PROFILE_STEPS: Final = 3
 GRACE_S: Final = 120.0
@@ -134,7 +134,7 @@ def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> 
     return exit_like(ended)
 
 
-def _finish(folder: Path, record: Run, beside: str, json: bool, price: Price | None) -> None:
+def _finish(folder: Path, record: Run, beside: str, json: bool, price: Price) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
         with missing_named():
@@ -158,7 +158,7 @@ def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_det
     return (steps or PROFILE_STEPS) if profile else 0, captured
 
 
-def report(folder: Path, record: Run, json: bool, price: Price | None = None) -> None:
+def report(folder: Path, record: Run, json: bool, price: Price = UNPRICED) -> None:
     """Write the record and the diagnosis of a run that has ended, and show them, what can't be written too.
 
     Raises RecordError.
@@ -174,8 +174,7 @@ def report(folder: Path, record: Run, json: bool, price: Price | None = None) ->
     if diagnosis is not None:
         unwritten.append(_unwritten(run, diagnosis))
     console = stderr_console()
-    dollars = price.of(diagnosis) if price is not None and diagnosis is not None else None
-    console.print(run_screen(record, diagnosis, run.problems, folder, why, dollars))
+    console.print(run_screen(record, diagnosis, run.problems, folder, why, price.of(diagnosis)))
     if what := "; ".join(filter(None, unwritten)):
         told = f"hotlap: {what}. The screen above is from memory and what could be written before"
         console.print(plain(told, "yellow"), soft_wrap=True)

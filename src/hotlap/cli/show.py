@@ -45,6 +45,6 @@ def show(
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))
     else:
-        screen = run_screen(record, diagnosis, run.problems, folder, why, priced.of(diagnosis) if diagnosis else None)
+        screen = run_screen(record, diagnosis, run.problems, folder, why, priced.of(diagnosis))
         Console().print(screen, *screens(folder), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

@@ -5,15 +5,15 @@ gradient norm of each optimizer (before the script clips, and after), the change
 the last probed step, the samples that arrived, and whether the forward still draws random numbers. How far they may
 differ is never a bare constant:
 
-* exact:   bit for bit, or no farther than three times what any two runs of the bare command differ (A/A). Where
-           these differ, and first losses, gradients and updates do not differ by more, later ones may have grown from
-           rounding (a few runs say little of how far: 0.002% to 0.4% of the loss in one command): then by twins.
+* exact:   bit for bit, or no farther than three times what any two runs of the bare command differ (A/A). Later losses
+           may have grown from that noise (a few runs say little of how far: 0.002% to 0.4% of the loss in one
+           command): where first losses, gradients and updates are within it, twins tell, as for numeric.
 * numeric: within the lever's stated tolerance; where rounding is amplified by the script itself, within
            `TWIN_FACTOR` times what a nudge of the weights by one bfloat16 rounding does to the bare command (a twin).
-* redraw:  the samples and their order are the same but random transforms drew other numbers, as they do when worker
-           processes draw them. Proven with the draws of each sample pinned, in the bare command and in the trial: then
-           the above holds. Where draws can't be pinned (a dataset with a generator of its own): within `TWIN_FACTOR`
-           times what reseeding the bare command after its first batch does, which is much weaker.
+* redraw:  a lever may have random transforms draw other numbers, as worker processes do. Proven with the draws of each
+           sample pinned, in the bare command and in the trial: then the above holds. Where draws can't be pinned (a
+           dataset with a generator of its own) and others were seen: within `TWIN_FACTOR` times what reseeding the
+           bare command after its first batch does, which is much weaker.
 
 NaN or infinity where the baseline has none never passes, nor do steps that consist of other backward calls.
 """
@@ -117,8 +117,8 @@ def _judged(rule: Rule, base: Evidence, bare: Sequence[Evidence], trial: Evidenc
 
 
 def _grown(noise: "Limits", base: Evidence, trial: Evidence) -> bool:
-    """Whether what differs may have grown from what runs of the bare command differ by: first gradients, updates and
-    the first losses do not differ by more."""
+    """Whether what differs may have grown from run-to-run noise: that is there, and first gradients, updates and the
+    first LEAST_STEPS losses lie within it. noise: what runs of the bare command may differ by."""
     first, second = (replace(one, losses=one.losses[:LEAST_STEPS]) for one in (base, trial))
     return any(noise) and noise.hold(gaps(first, second))
 
@@ -145,7 +145,8 @@ def _with_twins(rule: Rule, base: Evidence, trial: Evidence, noise: "Limits", tw
         level = "redraw"
     elif rule.numeric or _grown(noise, base, trial):
         wide = _widened(limits, found, base, twins.nudged)
-        level, allowed = "numeric" if rule.numeric else "run-to-run", f"{TWIN_FACTOR:g} times what {NUDGED}"
+        allowed = f"{TWIN_FACTOR:g} times what {NUDGED}"
+        level = "numeric" if rule.numeric else "run-to-run"
     else:
         worst = noise.worst(found)
         return _parity(False, "exact", f"not equal, and {worst} is beyond run-to-run noise", found, noise.loss, seen)

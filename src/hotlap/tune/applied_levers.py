@@ -26,8 +26,8 @@ def with_applied_levers(folder: Path, run: Run) -> Run:
             some = f" (in rank-{rank.number}, not in all)" if len(where) < len(ranks) else ""
             left.append(LeftOut(lever=lever, why=f"{why or 'it found nothing to change'}{some}"))
     names = {one.lever.name for one in left}
-    held = tuple(lever for lever in run.levers if lever.name not in names)
-    return msgspec.structs.replace(run, levers=held, left_out=tuple(left))
+    applied = tuple(lever for lever in run.levers if lever.name not in names)
+    return msgspec.structs.replace(run, levers=applied, left_out=tuple(left))
 
 
 def _missing(rank: RankFolder, run: Run) -> dict[str, str]:

@@ -14,11 +14,11 @@ STARTS: Final = 3
 """Of each side, for which a proof has its time set aside: on hosts that others share, two have not told 1.9 from what
 processes differ by."""
 NARROW_SHARE: Final = 0.15
-"""Of the budget, that more starts of what is proved may take for their time to be set aside."""
+"""Of the budget, that is set aside at most for more starts of what is proved, which narrow its interval."""
 NARROW_STARTS: Final = (2, 1)
-"""Of each side, that are set aside, the first of them that may."""
+"""How many of each side: the first of these whose time is not more."""
 NARROW_ROUNDS: Final = 8
-"""Of their turns."""
+"""Of turns, that are planned for them."""
 FEWEST: Final = 2
 """Of each side, with which a proof is begun where no more time is left."""
 LONGER: Final = 1.125
@@ -52,15 +52,15 @@ class Budget:
         self.step_s = 0.0
         """Of a step, about."""
         self.turn_s = 0.0
-        """That a turn took: more than its steps where evaluations come between, or workers that were stopped are waited
-        for."""
+        """Of a turn of the first two sides, in the mean: longer than its steps where evaluations come between, or
+        workers that were stopped are waited for."""
         self.least_steps = 1
         self.bare = 0
         """Processes of the bare command that wait for the next proof."""
         self.to_prove = False
         """Whether a gain was measured that is not proved."""
         self.narrow_s = 0.0
-        """Set aside for more starts of what is proved."""
+        """Set aside to narrow the interval of what is proved."""
 
     @property
     def spent(self) -> float:
@@ -123,7 +123,7 @@ class Budget:
         return MARGIN * (self.starts_s(starts) + self.turns_s(2 * sides, LEAST_ROUNDS))
 
     def afford(self, seconds: float) -> None:
-        """Raises BudgetSpent where so many are not left beside the proof, and what narrows it."""
+        """Raises BudgetSpent where so many are not left beside what is set aside."""
         if self.left < MARGIN * seconds + self.proof_s + self.narrow_s:
             raise BudgetSpent
 
@@ -132,7 +132,7 @@ class Budget:
         return self.starts_s(2 * new) + self.turns_s(4 * new, NARROW_ROUNDS)
 
     def set_aside(self, wide: bool) -> None:
-        """For more starts of what is proved, where its interval is wide."""
+        """Set time aside to narrow the interval of what is proved, where it is wide."""
         known = (MARGIN * self.narrowing_s(new) for new in NARROW_STARTS if wide)
         self.narrow_s = next((seconds for seconds in known if seconds < NARROW_SHARE * self.seconds), 0.0)
 

@@ -28,7 +28,6 @@ from ..steps import BY_HAND, INFERENCE, Steps
 from ..torch_internals import CALL, CALL_CODE, IMPL, function_modes, modes, tracing_state, usual_call
 
 if TYPE_CHECKING:
-    from .. import interface
     from ..interface import Agent
 
 FIND, BEGIN, END = hook("forward_find"), hook("forward_begin"), hook("forward_end")
@@ -50,11 +49,11 @@ def install(agent: "Agent") -> None:
     """Begin looking for outermost modules."""
     agent.finder.look()
     agent.seams.rewrap = agent.finder.rewrap
-    _patch_eval(agent, agent.finder)
+    _patch_eval(agent)
 
 
-def _patch_eval(agent: "Agent", finder: "interface.Finder") -> None:
-    guard, original = agent.guard, torch.nn.Module.eval
+def _patch_eval(agent: "Agent") -> None:
+    guard, finder, original = agent.guard, agent.finder, torch.nn.Module.eval
 
     @functools.wraps(original)
     def eval(self: Any) -> Any:
@@ -280,10 +279,8 @@ class Root(Watched):
 
     def __init__(self, agent: "Agent", module: Any) -> None:
         self.agent, self.guard, self.steps = agent, agent.guard, agent.steps
-        around = agent.guard.around
-        self.begun, self.ended, self.unsampled = (
-            around(BEGIN, self.begin), around(END, self.end), around(END, self.ended_unsampled),
-        )  # fmt: skip
+        self.begun, self.ended = agent.guard.around(BEGIN, self.begin), agent.guard.around(END, self.end)
+        self.unsampled = agent.guard.around(END, self.ended_unsampled)
         self.module: Callable[[], Any] = weakref.ref(module)
         self.key, self.kind = id(module), type(module)
         self.compiled = False

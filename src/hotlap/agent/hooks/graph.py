@@ -103,16 +103,16 @@ class Graphs:
             replays = self.replays(graph) if self.known and get_ident() == guard.live else None
             if replays is None:
                 return original(graph, *args, **kwargs)
-            held, unsampled, expected = replays
+            recorded, unsampled, expected = replays
             if unsampled:
                 result = original(graph, *args, **kwargs)
-                self.replayed_unsampled(held, expected)
+                self.replayed_unsampled(recorded, expected)
                 return result
             try:
                 return original(graph, *args, **kwargs)
             finally:
                 if get_ident() == guard.live:
-                    self.replayed(held)
+                    self.replayed(recorded)
 
         return replay
 
@@ -150,13 +150,13 @@ class Graphs:
         if running is None or running.graph != key:
             return
         self.running = None
-        held = steps.recording
+        recorded = steps.recording
         steps.recording, steps.in_forward = running.before
-        assert held is not None, "it was begun"
+        assert recorded is not None, "it was begun"
         self.known = {at: known for at, known in self.known.items() if at != key and known[0]() is not None}
-        if done is not None and held.phases and (running.outer or held.updates):
-            self.known[key] = weakref.ref(done), held
-        if running.claimed and not held.phases and not agent.begun and agent.guard.on:
+        if done is not None and recorded.phases and (running.outer or recorded.updates):
+            self.known[key] = weakref.ref(done), recorded
+        if running.claimed and not recorded.phases and not agent.begun and agent.guard.on:
             agent.guard.live = agent.thread = None  # whoever records something else may not be the one that trains
 
     def _replays(self, graph: Any) -> tuple[Recorded, bool, bool] | None:
@@ -165,23 +165,23 @@ class Graphs:
         agent, steps, found = self.agent, self.agent.steps, self.known.get(id(graph))
         if found is None or found[0]() is not graph:
             return None
-        held = found[1]
-        if self._inside() and not held.updates:
+        recorded = found[1]
+        if self._inside() and not recorded.updates:
             return None
         if steps.unsampled and steps.unsampled != BY_HAND:
-            expected = steps.unsampled == held.key or (steps.unsampled == INFERENCE and FORWARD in held.phases)
-            if expected or not steps.replay_ends_step(held):
-                return held, True, expected
+            expected = steps.unsampled == recorded.key or (steps.unsampled == INFERENCE and FORWARD in recorded.phases)
+            if expected or not steps.replay_ends_step(recorded):
+                return recorded, True, expected
         if not agent.begun:
             agent.begin()
         if steps.unsampled:
             agent.step_sampling.leave()
-        steps.replay_begin(held)
-        return held, False, False
+        steps.replay_begin(recorded)
+        return recorded, False, False
 
-    def _replayed_unsampled(self, held: Recorded, expected: bool) -> None:
-        self.agent.steps.replayed_unsampled(held)
+    def _replayed_unsampled(self, recorded: Recorded, expected: bool) -> None:
+        self.agent.steps.replayed_unsampled(recorded)
         if expected:
             self.agent.step_sampling.lapped()
-        elif held.evaluation:
+        elif recorded.evaluation:
             self.agent.step_sampling.evaluating()

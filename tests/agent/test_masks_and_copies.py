@@ -1,4 +1,4 @@
-"""What a step's ops are given that they would not need."""
+"""Masks that attention does not need, tensors that are copied in each step, and lines that turn autocast on."""
 
 import operator
 from collections.abc import Callable
@@ -213,7 +213,7 @@ def test_masks_that_differ_are_needed() -> None:
 
 
 def test_a_mask_is_looked_at_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hotlap.agent.given.MOST_ELEMENTS", 500)
+    monkeypatch.setattr("hotlap.agent.masks.MOST_ELEMENTS", 500)
     assert kinds(masked(TRIL)) == [("causal", 2)] and kinds(masked(WINDOW)) == []
 
 

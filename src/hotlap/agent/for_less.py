@@ -1,0 +1,131 @@
+"""What of a step something else does for less: products with matrices of zeros, convolutions with long kernels, ops
+that denormal numbers make longer, numbers of 64 bits."""
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+import torch
+
+from .denormals import slower
+from .op_call import OpCall, Place, recording
+from .torch_internals import base_of, storage
+
+PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
+"""Of matrices, and which arguments these are."""
+LARGE, MOST_ELEMENTS, FULL = 256, 2**24, (torch.float32, torch.float64)
+"""Rows and columns of a constant matrix, at least, how many of its elements are looked at, and their types: others have
+units for dense products alone."""
+ZEROS, ZEROS_ON_A_DEVICE = 0.98, 0.995
+"""Share of these from which a sparse matrix is the faster one; dense products are what devices are best at."""
+LEAST_FULL: Final = 0.5
+"""Share of its rows, and of its columns, with a number other than zero: others are padding, or wait to be written."""
+CHANNELS, CHANNELS_ON_A_DEVICE, TAPS, TIMES_FFT = 8, 64, 128, 3.0
+"""Channels that a convolution makes at once, on the CPU and on a device; taps of its kernel at least; how much
+dearer it is than by FFT."""
+SPARE_NS: Final = 2_000_000_000
+"""That ops are done again for, to see what denormal numbers cost in them."""
+KINDS: Final = ("sparse", "long_convolutions", "denormals", "double")
+DOUBLE: Final = frozenset({torch.float64, torch.complex128})
+HALF: Final = 0.5
+"""What single precision saves at least: half of the bytes, and of the numbers that are computed at once."""
+
+Told = tuple[str, int, Any]
+"""Of an op: which kind; its kernel's taps or how many times as long it takes, and the share that is saved; of a
+product, the storage of its matrix, and the share of zeros from which it is told."""
+
+
+class ForLess:
+    """work: of each line, in numbers that are written."""
+
+    def __init__(self) -> None:
+        self.work: Counter[Place] = Counter()
+        self._told: list[tuple[Place, Told, float]] = []
+        self._filled: dict[int, Any] = {}
+        """Of storages with a matrix that no op has written, how full it and its rows and columns are."""
+        self._spare_ns = SPARE_NS
+
+    def begin(
+        self, call: OpCall, given: Sequence[Any], known: bool, draws: bool, written: Collection[int]
+    ) -> list[Told]:
+        """An op is about to be called. given: tensors that it is; known: what is in them; draws: random numbers;
+        written: storages that the step made or wrote to."""
+        told: list[Told | None] = []
+        at = PRODUCTS.get(call.name)
+        if at is not None and known:
+            told = [self._sparse(one, written) for one in call.args[at : at + 2]]
+        elif call.name == "aten::convolution":
+            told = [_long(*call.args)]
+        if not draws and self._spare_ns > 0 and call.name.startswith("aten::"):
+            begun = time.perf_counter_ns()
+            if (times := slower(call.func, call.args, call.kwargs, given)) > 1:
+                told.append(("denormals", round(times), 1 - 1 / times))
+            self._spare_ns -= time.perf_counter_ns() - begun
+        return [one for one in told if one is not None]
+
+    def called(self, place: Place, told: Iterable[Told], size: int) -> int:
+        """It computed something. size: what it takes, but for denormal numbers; returns that with them."""
+        work = size * max((times for kind, times, _ in told if kind == "denormals"), default=1)
+        self.work[place] += work
+        self._told += [(place, one, work) for one in told if work]
+        return work
+
+    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """By kind, of each line with such ops: the line; the number of the largest; the part of the line's work that is
+        saved; the line again."""
+        filled = {at: of.tolist() for at, of in self._filled.items()}
+        lines: defaultdict[tuple[str, Place], list[tuple[float, int]]] = defaultdict(list)
+        for place, (kind, number, saved), work in self._told:
+            if kind != "sparse":
+                lines[kind, place].append((work * saved, number))
+                continue
+            full, *sides = filled[number]
+            if 1 - full >= saved and min(sides) >= LEAST_FULL:
+                lines[kind, place].append((work * (1 - full), int(100 * (1 - full))))
+        found: dict[str, list[tuple[Any, ...]]] = {one: [] for one in KINDS}
+        for (kind, place), those in lines.items():
+            part = min(1.0, sum(saved for saved, _ in those) / self.work[place])
+            found[kind].append((*place, max(those)[1], part, *place))
+        return found
+
+    def _sparse(self, one: Any, written: Collection[int]) -> Told | None:
+        """Of a large matrix that was there before the step and is not trained; how full it is is not waited for."""
+        at = storage(one)
+        base = base_of(one)
+        trained = one.requires_grad or (base is not None and base.requires_grad)
+        small = min(one.shape[-2:]) < LARGE or one.dtype not in FULL or not one.numel()
+        if trained or small or at in written or recording():
+            return None
+        if at not in self._filled:
+            of = one[0] if one.dim() > 2 and not one.stride(0) else one
+            every = 1 + of.numel() // MOST_ELEMENTS
+            rows, columns = of[..., ::every, :] != 0, of[..., ::every] != 0
+            counted = rows, rows.any(-1), columns.any(-2)
+            self._filled[at] = torch.stack([some.sum() / some.numel() for some in counted])
+        return "sparse", at, ZEROS_ON_A_DEVICE if one.is_cuda else ZEROS
+
+
+def double(made: Iterable[Any]) -> list[Told]:
+    """Of tensors that an op made."""
+    return [("double", 64, HALF)] if any(one.dtype in DOUBLE for one in made) else []
+
+
+def _long(x: Any, weight: Any, _bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Told | None:
+    """Of a convolution whose kernel has many taps; rest: whether it is transposed, a padding, its groups."""
+    transposed, _, groups = rest
+    kernel = weight.shape[2:]
+    if transposed or max(kernel, default=0) < TAPS or weight.dim() != x.dim():
+        return None
+    padded = [size + 2 * more for size, more in zip(x.shape[2:], padding, strict=True)]
+    made = math.prod(
+        (size - far * (taps - 1) - 1) // step + 1
+        for size, taps, step, far in zip(padded, kernel, stride, dilation, strict=True)
+    )
+    pairs, length = weight.size(0) * weight.size(1), math.prod(padded)
+    at_once = min(CHANNELS_ON_A_DEVICE if weight.is_cuda else CHANNELS, weight.size(0) // groups)
+    direct = len(x) * pairs * made * kernel.numel() / at_once
+    transforms = len(x) * (x.size(1) + weight.size(0)) + pairs
+    by_fft = length * (2.5 * math.log2(length) * transforms + 2 * len(x) * pairs)
+    return ("long_convolutions", max(kernel), 1 - by_fft / direct) if direct > TIMES_FFT * by_fft else None

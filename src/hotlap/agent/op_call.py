@@ -1,0 +1,49 @@
+"""What an op is called with: its arguments by name, and the tensors among them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .torch_internals import is_capturing, version_of
+
+Place = tuple[int, int, str]
+"""Index into the list of files, line, function."""
+
+
+class OpCall(NamedTuple):
+    """given: what it is given, by name. written: of that, what it writes to."""
+
+    name: str
+    func: Any
+    schema: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    given: dict[str, Any]
+    written: list[Any]
+
+    @classmethod
+    def of(cls, name: str, func: Any, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "OpCall":
+        """Arguments get their names from the schema."""
+        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
+        written = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
+        return cls(name, func, schema, args, kwargs, given, written)
+
+
+def tensors(*values: Any) -> Iterator[Any]:
+    """Those among values, and in lists of them."""
+    for one in values:
+        if isinstance(one, (list, tuple)):
+            yield from tensors(*one)
+        elif isinstance(one, torch.Tensor):
+            yield one
+
+
+def version(tensor: Any) -> int:
+    """How often it was written to; tensors of the inference mode don't count that."""
+    return 0 if tensor.is_inference() else int(version_of(tensor))
+
+
+def recording() -> bool:
+    """Whether the thread records a CUDA graph, so that nothing may be computed beside it."""
+    return bool(torch.cuda.is_initialized() and is_capturing())
