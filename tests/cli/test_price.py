@@ -53,7 +53,13 @@ def test_what_is_no_price(tmp_path: Path, text: str) -> None:
             ["75% of it, $45.00, goes to evaluations", "4% of it, $2.40, goes where the first finding says"],
         ),
         (
-            {"evaluating": 0.75, "findings": (Finding(id="workers-restart", bound="input", share=0.1),)},
+            {
+                "evaluating": 0.75,
+                "findings": (
+                    Finding(id="launch", bound="launch", share=0.1),
+                    Finding(id="evaluation", bound="unknown", share=0.75),
+                ),
+            },
             ["75% of it, $45.00, goes to evaluations", "10% of it, $6.00, goes where the first finding says"],
         ),
     ],

@@ -11,7 +11,7 @@ from hotlap.levers._base import Lever
 from hotlap.records import run as records
 from hotlap.records.tune import Parity, Trial
 
-from .evidence import Evidence
+from .evidence import Evidence, gaps
 from .outcome import names
 from .parity import MOST_TOLERANCE, Rule, Twins, judge
 from .side import Bench, Special
@@ -52,7 +52,7 @@ class Judge:
         rule = self.rule(levers)
         if rule.redraws:
             return sum(_key(purpose, used) not in self._twins for purpose, used in self._pins(levers))
-        return int(rule.numeric and not self._twins)
+        return int((rule.numeric or not gaps(self.base, self.again).none) and not self._twins)
 
     def judge(self, levers: Sequence[records.Lever], trial: Trial) -> Parity:
         """Whether learning is unchanged in a trial with these levers."""

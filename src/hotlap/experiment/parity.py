@@ -184,8 +184,9 @@ def _pinned(
     if found.none:
         return _parity(True, "redraw", f"{PINNED}, everything is equal bit for bit", found, 0.0, seen)
     if not limits.hold(found) and (rule.numeric or _grown(limits, *pair)):
-        limits = _widened(limits, found, base, twins.nudged) or limits
-        return _within("redraw", f"{TWIN_FACTOR:g} times what {NUDGED} ({PINNED})", found, limits, seen)
+        wide = _widened(limits, found, base, twins.nudged)
+        if wide is not None:
+            return _within("redraw", f"{TWIN_FACTOR:g} times what {NUDGED} ({PINNED})", found, wide, seen)
     return _within("redraw", f"what is allowed ({PINNED})", found, limits, seen)
 
 
