@@ -12,7 +12,18 @@ import msgspec
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.profile import SampledPath, Samples, UserFrame
 
-from .source import calls_in, function_at, name_of, parsed, statements_at
+from .source import (
+    called_in,
+    calls_in,
+    function_at,
+    is_block,
+    name_at,
+    name_of,
+    parsed,
+    simple_at,
+    statement_at,
+    statements_at,
+)
 from .statements import cause_at
 
 TRAINS: Final = frozenset({"backward", "optimizer"})
@@ -104,30 +115,29 @@ def _place(files: Sequence[str], frame: UserFrame) -> Place:
 
 def _asks(place: Place, trained: Collection[Place]) -> bool:
     """Whether a line is the head of a loop in whose body the model is trained, or asks an iterator with `next`."""
-    held, line = statements_at(place), place.line or 0
-    own = held[0] if held else None
+    own, line = statement_at(place), place.line or 0
     if isinstance(own, ast.For) and line <= (own.iter.end_lineno or 0):
-        names = {name_of(call).split(".")[-1] for call in calls_in(own.iter)}
+        names = called_in(own.iter)
         if "zip" not in names and names & {"range", "trange"}:
             return False
         body = range(own.body[0].lineno, (own.end_lineno or 0) + 1)
         there = (one for one in trained if (one.file, one.function) == (place.file, place.function))
         return any(one.line in body for one in there)
-    calls = [call for call in calls_in(own) if name_of(call) == "next"] if own and not _is_block(own) else []
+    calls = [call for call in calls_in(own) if name_of(call) == "next"] if own and not is_block(own) else []
     return any(isinstance(call.args[0], (ast.Name, ast.Attribute)) for call in calls if call.args)
 
 
 def _takes(place: Place, inside: str) -> bool:
     """Whether a line waits for what another thread or process hands over: in `get` or `recv`, or asleep until there is
     something."""
-    held, scope = statements_at(place), function_at(place) or parsed(place.file)
-    if not held or scope is None or _is_block(held[0]):
+    own, scope = simple_at(place), function_at(place) or parsed(place.file)
+    if own is None or scope is None:
         return False
-    if BLOCKS.match(inside) and _got(held[0]):
+    if BLOCKS.match(inside) and _got(own):
         return True
-    sleeps = any(name_of(call).split(".")[-1] in {"sleep", "wait"} for call in calls_in(held[0]))
-    tests = [ast.walk(one.test) for one in held if isinstance(one, ast.While)]
-    return sleeps and any(isinstance(one, ast.expr) and ast.unparse(one) in _got(scope) for one in (*tests, ())[0])
+    tests = [ast.walk(one.test) for one in statements_at(place) if isinstance(one, ast.While)]
+    asks = any(isinstance(one, ast.expr) and ast.unparse(one) in _got(scope) for one in (*tests, ())[0])
+    return asks and bool(called_in(own) & {"sleep", "wait"})
 
 
 def _got(node: ast.AST) -> set[str]:
@@ -138,11 +148,6 @@ def _got(node: ast.AST) -> set[str]:
 
 def _is_else(place: Place) -> bool:
     """Whether a line prints, steps an environment, or is of its own `step`."""
-    held = statements_at(place)
-    calls = [call for call in calls_in(held[0]) if call.args] if held and not _is_block(held[0]) else []
-    called = {name_of(call).split(".")[-1] for call in calls}
+    own = simple_at(place)
+    called = {name_at(call.func) for call in calls_in(own) if call.args} if own is not None else set()
     return bool(called & (ENVIRONMENT | {"print"})) or (place.function or "").split(".")[-1] in ENVIRONMENT
-
-
-def _is_block(node: ast.stmt) -> bool:
-    return hasattr(node, "body")

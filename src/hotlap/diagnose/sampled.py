@@ -35,9 +35,8 @@ from .causes import (
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .seldom_used import SeldomUsed, seldom_used
-from .source import function_at, statements_at
+from .source import COMPREHENSIONS, function_at, loops_at, statement_at
 from .statements import (
-    COMPREHENSIONS,
     cause_at,
     cross_entropy_at,
     cut_at,
@@ -48,7 +47,6 @@ from .statements import (
     through_numpy,
     trains,
 )
-from .uses import loops_at
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -197,8 +195,8 @@ def _makes_all_items(samples: LongSamples) -> dict[Place, float]:
             continue
         file, line, function = path[names.index("__iter__")]
         place = Place(file=samples.files[file], line=line, function=function)
-        own = statements_at(place)[:1]
-        made = [one for each in own for one in ast.walk(each) if isinstance(one, COMPREHENSIONS)]
+        own = statement_at(place)
+        made = [one for one in ast.walk(own or ast.Pass()) if isinstance(one, COMPREHENSIONS)]
         around = [*made, *loops_at(place)]
         if around and not any(isinstance(one, (ast.Yield, ast.YieldFrom)) for each in around for one in ast.walk(each)):
             took[place] += took_ms

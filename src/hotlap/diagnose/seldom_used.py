@@ -14,9 +14,9 @@ from hotlap.records.profile import SampledPath, Samples, UserFrame
 
 from .batches import COLLECTIVES, MODEL, NEXT_TO_NONE, known_paths, under
 from .causes import Cause
-from .source import calls_in, function_at, name_of
+from .source import called_in, function_at, loops_at, statement_at
 from .statements import short
-from .uses import Found, Use, Uses, branch_at, calls_writer, loops_at, statement_at, writes
+from .uses import Found, Use, Uses, branch_at, calls_writer, writes
 
 READS: Final = frozenset({"cpu", "item", "numpy", "tolist"})
 """Calls that wait for a device, of which there is more to be said where they are added up."""
@@ -77,7 +77,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
         statement, function = statement_at(place), function_at(place)
         if statement is None or calls_writer(statement) or frame in together:
             return False
-        called = {name_of(one).split(".")[-1] for one in calls_in(statement)}
+        called = called_in(statement)
         if uses.adds_up(place) and called & READS:
             return False
         inner = [one for one in map(function_at, below[frame]) if one is not None and one is not function]
@@ -113,7 +113,7 @@ def _step_loop(rows: Sequence[SampledPath], files: Sequence[str]) -> Place | Non
 
 
 def _updates(node: ast.AST) -> bool:
-    return any(name_of(call).split(".")[-1] == "step" for call in calls_in(node))
+    return "step" in called_in(node)
 
 
 def _place(files: Sequence[str], frame: UserFrame) -> Place:
