@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Finding, Place
-from hotlap.records.profile import SampledPath, Samples, UserFrame
+from hotlap.records.profile import SampledPath, Samples, UserFrame, place_in
 
 from .source import (
     called_in,
@@ -48,7 +48,7 @@ def trained_at(samples: Samples) -> frozenset[Place]:
     """Lines from which the model is trained, or, where that does not happen, run."""
     rows = [row for row in known_paths(samples.paths, samples.files) if row[0] in MODEL]
     updates = [row for row in rows if row[0] in TRAINS]
-    return frozenset(_place(samples.files, one) for row in updates or rows for one in row[1])
+    return frozenset(place_in(samples.files, one) for row in updates or rows for one in row[1])
 
 
 def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collection[Place]) -> list[SampledPath]:
@@ -56,7 +56,7 @@ def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collecti
     rows = known_paths(paths, files) if trained else []
     own = [row for row in rows if row[0] == "other" and row[1]]
     took, ran = under(own), under([row for row in rows if row[0] in MODEL])
-    asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(_place(files, one), trained)}
+    asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(place_in(files, one), trained)}
     return [row for row in own if _is_asking(row, files, asks)]
 
 
@@ -91,13 +91,13 @@ def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFram
     """Whether a row is under one of these frames, or waits for what is handed over, and does nothing else there."""
     path = row[1]
     at = next((at for at, one in enumerate(path) if one in asks), None)
-    if at is None and not _takes(_place(files, path[-1]), row[2]):
+    if at is None and not _takes(place_in(files, path[-1]), row[2]):
         return False
-    cause = cause_at(_place(files, path[-1]), device=True, ranks=2, inside=row[2])
+    cause = cause_at(place_in(files, path[-1]), device=True, ranks=2, inside=row[2])
     if cause is not None and cause.id in NO_BATCHES:
         return False
     inner = path[-1:] if at is None else path[at + 1 :]
-    return not any(_is_else(_place(files, one)) for one in inner)
+    return not any(_is_else(place_in(files, one)) for one in inner)
 
 
 def under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
@@ -107,10 +107,6 @@ def under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
         for one in {*path}:
             took[one] += ms
     return took
-
-
-def _place(files: Sequence[str], frame: UserFrame) -> Place:
-    return Place(file=files[frame[0]], line=frame[1], function=frame[2])
 
 
 def _asks(place: Place, trained: Collection[Place]) -> bool:

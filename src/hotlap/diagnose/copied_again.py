@@ -4,9 +4,9 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
-from hotlap.records.profile import Lines
+from hotlap.records.profile import Lines, place_in
 from hotlap.records.trace import RankTrace
 from hotlap.trace.findings.offloaded import kept
 
@@ -44,7 +44,7 @@ def with_kept(finding: Finding, lines: Lines | None, rank: RankTrace, free: floa
         share=part * finding.share,
         cost_ms=cost,
         title="the same tensor is copied to the device in each step",
-        where=Place(file=lines.files[file], line=line, function=function),
+        where=place_in(lines.files, (file, line, function)),
         evidence=f"{size / 2**20:.1f} MiB a step of memory that lives on from step to step; {ms(cost)} a step of such "
         "copies alone on the device",
         why="it stays on the host, and all of it crosses the bus again though little or nothing of it has changed",

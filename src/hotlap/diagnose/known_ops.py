@@ -281,22 +281,8 @@ def _told(
             first = next((text for part, text in OF_MATRICES if part in most.lower()), "")
             cause = replace(known.cause, instead=first + known.cause.instead)
             alike = " and the like" if len(of_it) > 1 else ""
-            found = _finding(cause, took, at, f"{ms(took * step_ms)} a step in {most}{alike}")
+            found = cause.finding(took, at, f"{ms(took * step_ms)} a step in {most}{alike}")
             yield found if on_device else msgspec.structs.replace(found, bound="compute")
-
-
-def _finding(cause: Cause, took: float, where: Place | None, evidence: str) -> Finding:
-    return Finding(
-        id=cause.id,
-        bound=cause.bound,
-        share=took,
-        title=cause.title,
-        where=where,
-        evidence=evidence,
-        why=cause.why,
-        instead=cause.instead,
-        named=True,
-    )
 
 
 def _pairs_at(place: Place) -> Cause | None:
@@ -331,7 +317,7 @@ def _statements(
                 large = sum(ns for ns, *_ in lines) > LARGE_NS * sum(count for *_, count in lines)
                 found = replace(cause, bound="compute") if large and cause.bound == "launch" else cause
                 said = f"{ms(took * step_ms)} a step at such lines of {function or 'the file'}"
-                yield _finding(found, took, where, said)
+                yield found.finding(took, where, said)
 
 
 def _name(row: KernelTime | HostTime) -> str:

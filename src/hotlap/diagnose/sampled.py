@@ -12,7 +12,7 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order, left_beside
 from hotlap.records.durations import ms
-from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame, WorkerSamples
+from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
@@ -136,7 +136,7 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
     """The verdict with the line and the cause of steps that take much longer than the others: from the loop on, the
     innermost line that most of their time is under and that other steps do not come to; where they come to all of
     these, the innermost. others: of steps that are not long."""
-    own = [row for row in samples.lines if row[0] == "other" and all(one[0] < len(samples.files) for one in row[1])]
+    own = [row for row in known_paths(samples.lines, samples.files) if row[0] == "other"]
     own = [row for row in own if row[1]]  # else the loop is over, and Python ends
     total = sum(row[3] for row in own)
     at: UserFrame | None = None
@@ -160,7 +160,7 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
             inside = max(own, key=lambda row: row[3])[2] if last else ""
     if samples.looks < LEAST_LOOKS or at is None or not (rare or last):
         return diagnosis
-    where = Place(file=samples.files[at[0]], line=at[1], function=at[2])
+    where = place_in(samples.files, at)
     cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
     for place, took_ms in _makes_all_items(samples).items():
         if took_ms >= MOSTLY_THERE * total:
@@ -180,7 +180,7 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
         if cause is None:
             return found
         bound = found.bound if cause.bound == "unknown" else cause.bound
-        return msgspec.structs.replace(_with(found, cause), title=f"{one.title}: {cause.title}", bound=bound)
+        return msgspec.structs.replace(cause.named(found), title=f"{one.title}: {cause.title}", bound=bound)
 
     findings = tuple(map(told, diagnosis.findings))
     return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
@@ -193,8 +193,7 @@ def _makes_all_items(samples: LongSamples) -> dict[Place, float]:
         names = [function.split(".")[-1] for _, _, function in path]
         if "__iter__" not in names or "__getitem__" not in names[names.index("__iter__") :]:
             continue
-        file, line, function = path[names.index("__iter__")]
-        place = Place(file=samples.files[file], line=line, function=function)
+        place = place_in(samples.files, path[names.index("__iter__")])
         own = statement_at(place)
         made = [one for one in ast.walk(own or ast.Pass()) if isinstance(one, COMPREHENSIONS)]
         around = [*made, *loops_at(place)]
@@ -263,7 +262,7 @@ def _of_seldom_used(finding: Finding, used: SeldomUsed, step_ms: float) -> tuple
     if finding.id != "host-code":
         return (finding,)
     said = f"{finding.evidence}; {used.evidence}"
-    found = msgspec.structs.replace(_with(finding, used.cause), where=used.where, evidence=said)
+    found = msgspec.structs.replace(used.cause.named(finding), where=used.where, evidence=said)
     return _divided(finding, found, used.part, step_ms)
 
 
@@ -287,7 +286,7 @@ def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Findin
         share=min(1.0, kept_ms / step_ms),
         cost_ms=kept_ms,
         title="another thread of Python runs beside the loop",
-        where=Place(file=samples.files[file], line=line, function=function),
+        where=place_in(samples.files, (file, line, function)),
         evidence=f"it ran {used:.0%} of the time; for {ms(kept_ms)} of a step the loop's thread neither ran nor waited "
         "for a core or a batch",
         why="Python runs one thread at a time: the loop waits for the interpreter's lock (GIL), each time up to 5 ms",
@@ -357,10 +356,8 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
 
     def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
         looks, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
-        where = Place(file=samples.files[first[1]], line=first[2], function=first[3])
-        evidence = f"{looks:.0%} of {samples.looks} looks at the host's stack were {at}"
-        share = left * looks
-        return _with(Finding(id=cause.id, bound=cause.bound, share=share, where=where, evidence=evidence), cause)
+        where = _place(samples, first)
+        return cause.finding(left * looks, where, f"{looks:.0%} of {samples.looks} looks at the host's stack were {at}")
 
     for rows in filter(notable, _grouped(own, lambda row: row[1:4])):
         cell = all(CELLS.match(row[4]) for row in rows)
@@ -379,7 +376,7 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
 
 
 def _place(samples: Samples, row: SampledLine) -> Place:
-    return Place(file=samples.files[row[1]], line=row[2], function=row[3])
+    return place_in(samples.files, row[1:4])
 
 
 def _without_comprehension(function: str) -> str:
@@ -392,11 +389,6 @@ def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) 
     for row in rows:
         held.setdefault(key(row), []).append(row)
     return list(held.values())
-
-
-def _with(finding: Finding, cause: Cause) -> Finding:
-    said = {"title": cause.title, "why": cause.why, "instead": cause.instead}
-    return msgspec.structs.replace(finding, named=True, **said)
 
 
 def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -463,7 +455,7 @@ def _dearest(samples: Samples, by_line: ByLine) -> tuple[tuple[int, int, str], l
         of_function[file, function] += each
     for of, whole in sorted(of_function.items(), key=lambda one: -one[1]):
         inside = max((one for one in took if (one[0], one[2]) == of), key=lambda one: took[one])
-        if whole > took[line] and not trains(Place(file=samples.files[of[0]], line=inside[1], function=of[1])):
+        if whole > took[line] and not trains(place_in(samples.files, inside)):
             return inside, by_line[inside], whole
     return line, by_line[line], 0.0
 
@@ -494,7 +486,7 @@ def _explained(
     if max(at_line, in_it / total) < LEAST_SHARE:
         return (finding,)
     inside = max(rows, key=lambda row: row[5])[4]
-    where = Place(file=samples.files[file], line=line, function=function)
+    where = place_in(samples.files, (file, line, function))
     at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
@@ -531,7 +523,7 @@ def _explained(
         finding, said = found, f"{checked / total:.0%} of it in such checks"
         most = max(checks, key=lambda row: row[5])
         found = msgspec.structs.replace(finding, where=_place(samples, most), evidence=f"{rest}; {said}")
-    found = found if cause is None else _with(found, cause)
+    found = found if cause is None else cause.named(found)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     if finding.id == "host-code" and waits > 0.5:
         return (_communication(found, inside, waits, cause is not None),)
@@ -552,7 +544,7 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
             return finding
         inside = max(rows, key=lambda row: row[5])[4]
         said = f"in {function}" if in_it else "at this line" + (f", in {inside}" if inside else "")
-        where = Place(file=samples.files[file], line=line, function=function)
+        where = place_in(samples.files, (file, line, function))
         evidence = f"{finding.evidence}; {share:.0%} of the host's time outside of the backward is {said}"
         finding = msgspec.structs.replace(finding, where=where, evidence=evidence)
     if where is None or trains(where):

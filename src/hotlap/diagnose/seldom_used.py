@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Place
-from hotlap.records.profile import SampledPath, Samples, UserFrame
+from hotlap.records.profile import SampledPath, Samples, UserFrame, place_in
 
 from .batches import COLLECTIVES, MODEL, NEXT_TO_NONE, known_paths, under
 from .causes import Cause
@@ -53,7 +53,7 @@ def seldom_used(samples: Samples) -> SeldomUsed | None:
         took[frame] += ms
         key = phase, *path[-1], inside
         left[key] = max(0.0, left.get(key, 0.0) - ms)
-    where = _place(samples.files, max(took, key=lambda one: took[one]))
+    where = place_in(samples.files, max(took, key=lambda one: took[one]))
     rest = msgspec.structs.replace(samples, lines=tuple((*key, ms) for key, ms in left.items()))
     return _of(where, use, adds, min(1.0, part), rest)
 
@@ -69,11 +69,11 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
     below: defaultdict[UserFrame, set[Place]] = defaultdict(set)
     for _, path, _, _ in own:
         for at, frame in enumerate(path):
-            below[frame] |= {_place(files, one) for one in path[at + 1 :]}
+            below[frame] |= {place_in(files, one) for one in path[at + 1 :]}
 
     def computes(frame: UserFrame) -> bool:
         """Whether all under a line only does that."""
-        place = _place(files, frame)
+        place = place_in(files, frame)
         statement, function = statement_at(place), function_at(place)
         if statement is None or calls_writer(statement) or frame in together:
             return False
@@ -85,7 +85,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
 
     known: dict[Sequence[UserFrame], Found] = {}
     for row in own:
-        places = [_place(files, one) for one in row[1]]
+        places = [place_in(files, one) for one in row[1]]
         begins = next((at for at, one in enumerate(places) if uses.around(one) is not None), 0)
         not_each = any(map(branch_at, places)) or any(map(uses.is_conditional, places[begins:]))
         if not_each or any(map(uses.is_behind, places)):
@@ -103,7 +103,7 @@ def _step_loop(rows: Sequence[SampledPath], files: Sequence[str]) -> Place | Non
     """The innermost loop that a backward lies in with an update."""
     for path in (row[1] for row in rows if row[0] == "backward"):
         updates = False
-        for place in (_place(files, frame) for frame in reversed(path)):
+        for place in (place_in(files, frame) for frame in reversed(path)):
             for loop in loops_at(place):
                 if updates or _updates(loop):
                     return Place(file=place.file, line=loop.lineno)
@@ -114,10 +114,6 @@ def _step_loop(rows: Sequence[SampledPath], files: Sequence[str]) -> Place | Non
 
 def _updates(node: ast.AST) -> bool:
     return "step" in called_in(node)
-
-
-def _place(files: Sequence[str], frame: UserFrame) -> Place:
-    return Place(file=files[frame[0]], line=frame[1], function=frame[2])
 
 
 def _of(where: Place, use: Use, adds: bool, part: float, rest: Samples) -> SeldomUsed:

@@ -7,7 +7,7 @@ import msgspec
 from hotlap.levers import settled
 from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Place, bound_of, in_order
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
-from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
+from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts
 from hotlap.records.trace import Ranks, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
@@ -128,4 +128,4 @@ def _loop(rank: RankFolder) -> Place | None:
     at = lines.places.get("data") if lines is not None else None
     if lines is None or at is None or not 0 <= at[0] < len(lines.files):
         return None
-    return Place(file=lines.files[at[0]], line=at[1], function=at[2])
+    return place_in(lines.files, at)
