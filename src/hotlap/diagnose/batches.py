@@ -3,7 +3,6 @@ thread or process hands over."""
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -12,6 +11,7 @@ import msgspec
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.profile import SampledPath, Samples, UserFrame, place_in
 
+from .samples import known_paths, under
 from .source import (
     called_in,
     calls_in,
@@ -33,8 +33,6 @@ NEXT_TO_NONE: Final = 0.1
 """Of a line's time, in which a model may run under it."""
 BLOCKS: Final = re.compile(r"(multiprocessing|queue|selectors|socket|threading)\.")
 """Where a thread waits for another one, or for a process."""
-COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
-"""Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 NO_BATCHES: Final = frozenset({
     "barrier", "checkpointing", "collect", "empty-cache", "environment", "exchange-in-loop", "logging",
     "metric-on-host", "read-value",
@@ -82,11 +80,6 @@ def bound_of_batches(samples: Samples) -> Callable[[Finding], Finding]:
     return told
 
 
-def known_paths(paths: Sequence[SampledPath], files: Sequence[str]) -> list[SampledPath]:
-    """Those whose files are known."""
-    return [row for row in paths if all(0 <= one[0] < len(files) for one in row[1])]
-
-
 def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFrame]) -> bool:
     """Whether a row is under one of these frames, or waits for what is handed over, and does nothing else there."""
     path = row[1]
@@ -98,15 +91,6 @@ def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFram
         return False
     inner = path[-1:] if at is None else path[at + 1 :]
     return not any(_is_else(place_in(files, one)) for one in inner)
-
-
-def under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
-    """Ms under each frame."""
-    took: defaultdict[UserFrame, float] = defaultdict(float)
-    for _, path, _, ms in rows:
-        for one in {*path}:
-            took[one] += ms
-    return took
 
 
 def _asks(place: Place, trained: Collection[Place]) -> bool:

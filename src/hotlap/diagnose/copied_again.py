@@ -13,13 +13,11 @@ from hotlap.trace.findings.offloaded import kept
 LEAST_BYTES: Final = 1 << 16
 """A step; a few numbers cost a launch, which other findings tell."""
 MOST_OF_IT: Final = 0.9
-FULL: Final = 0.9
-"""Of the device's memory, up to which there is room for them."""
 
 
 def with_kept(finding: Finding, lines: Lines | None, rank: RankTrace, free: float | None) -> tuple[Finding, ...]:
     """Copies that nothing hides as those of what stays the same tensor, and the rest. free: bytes of the device's
-    memory beside the peak, None unknown; without room it may be on the host for a reason."""
+    memory that they may take, None unknown; without room they may be on the host for a reason."""
     if finding.id != "h2d" or lines is None:
         return (finding,)
     sizes = {(lines.files[one[0]], one[1]): one for one in lines.copied if one[0] < len(lines.files)}

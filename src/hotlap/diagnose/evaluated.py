@@ -9,8 +9,8 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis, Finding
 from hotlap.records.profile import LongSamples, SampledPath, Samples, UserFrame, place_in
 
-from .batches import known_paths
 from .findings.evaluation import TITLE
+from .samples import known_paths
 from .statements import own_cause_at
 
 EVALUATION: Final = "evaluation"

@@ -16,9 +16,9 @@ from hotlap.trace.findings._base import per_step_ms
 from hotlap.trace.findings._base import step_ms as of_run
 
 from . import masks
-from .causes import JACOBIAN, PAIRS, Cause
+from .causes import JACOBIAN, Cause
 from .repeated import Line, Repeated, not_needed
-from .statements import calls, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
+from .statements import calls, cross_entropy_at, last_of_all_at, pairs_at, product_at
 
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
@@ -285,17 +285,13 @@ def _told(
             yield found if on_device else msgspec.structs.replace(found, bound="compute")
 
 
-def _pairs_at(place: Place) -> Cause | None:
-    return PAIRS if of_all_pairs(place) else None
-
-
 def _jacobian_at(place: Place) -> Cause | None:
     return JACOBIAN.cause if calls(place, JACOBIAN) else None
 
 
 ON_THE_CPU: Final = (last_of_all_at, _jacobian_at)
 """Causes that statements show. Others are told by where the host is."""
-ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, _pairs_at, _jacobian_at)
+ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, pairs_at, _jacobian_at)
 
 
 def _statements(

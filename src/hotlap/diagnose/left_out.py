@@ -2,9 +2,7 @@
 
 from typing import Final
 
-import msgspec
-
-from hotlap.records.diagnosis import Diagnosis, Finding, bound_of, in_order
+from hotlap.records.diagnosis import Diagnosis, Finding, with_findings
 from hotlap.records.profile import Lines, place_in
 
 CLASSES: Final = 1000
@@ -38,5 +36,4 @@ def with_left_out(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
         "`F.cross_entropy(head(hidden[kept]), labels[kept])`",
         named=True,
     )
-    findings = tuple(in_order((*diagnosis.findings, found)))
-    return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
+    return with_findings(diagnosis, (*diagnosis.findings, found))

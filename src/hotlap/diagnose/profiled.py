@@ -20,9 +20,9 @@ from hotlap.records.diagnosis import (
     Diagnosis,
     Finding,
     Place,
-    bound_of,
     in_order,
     left_beside,
+    with_findings,
 )
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
@@ -40,14 +40,14 @@ from hotlap.trace.tables import Trace
 from . import masks
 from .autocast import outside_of_forward
 from .causes import ELEMENTS
-from .copied_again import FULL, with_kept
+from .copied_again import with_kept
 from .diagnose import diagnose
 from .findings import compute, expert_loop, h2d, own_graph, python_modes, replaced
 from .findings._base import MODEL
+from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
-from .offloads import with_memory
+from .offloads import room, with_memory
 from .repeated import DOUBLE, of_lines
-from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
@@ -133,13 +133,9 @@ def with_traces(
     masked = list(masks.of_lines(lines)) if lines is not None else []
     if not any(rank.breakdown for rank in traces.ranks):
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
-        named = [_beside_ops(_with_ops(one, traces), traces, phases, diagnosis.step_ms) for one in diagnosis.findings]
-        named = [
-            *known_ops(traces.ranks[0], named, diagnosis.step_ms, spare, masked),
-            *small_ops(traces.ranks[0], named),
-        ]
-        ordered = tuple(in_order(named))
-        return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+        told = [_beside_ops(_with_ops(one, traces), traces, phases, diagnosis.step_ms) for one in diagnosis.findings]
+        known = known_ops(traces.ranks[0], told, diagnosis.step_ms, spare, masked)
+        return with_findings(diagnosis, (*known, *small_ops(traces.ranks[0], told)))
     if any(one.id == "allocator" for one in traces.findings):
         findings = tuple(one for one in findings if one.id != LATE_MALLOCS)
     rest = left_beside(findings)
@@ -152,8 +148,7 @@ def with_traces(
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
     shown = [outside_of_forward(one, lines, facts, traces.ranks[0]) for one in shown]
-    free = FULL * diagnosis.memory_bytes - (diagnosis.peak_bytes or 0.0) if diagnosis.memory_bytes else None
-    shown = [part for one in shown for part in with_kept(one, lines, traces.ranks[0], free)]
+    shown = [part for one in shown for part in with_kept(one, lines, traces.ranks[0], room(diagnosis))]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
     found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare, masked)
     ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
@@ -248,8 +243,7 @@ def with_backwards(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
         return diagnosis
     found = diagnosis.findings
     step_ms, rank = diagnosis.step_ms, traces.ranks[0]
-    ordered = tuple(in_order(_with_backward(finding, found, rank, step_ms) for finding in found))
-    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+    return with_findings(diagnosis, (_with_backward(finding, found, rank, step_ms) for finding in found))
 
 
 def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrace, step_ms: float) -> Finding:

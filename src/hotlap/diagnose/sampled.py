@@ -1,50 +1,34 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
-import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order, left_beside
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, with_findings
 from hotlap.records.durations import ms
-from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame, WorkerSamples, place_in
+from hotlap.records.profile import SampledLine, Samples, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
-from .batches import COLLECTIVES, asking, bound_of_batches, known_paths, trained_at
+from .batches import bound_of_batches
 from .causes import (
-    ADDS_UP,
-    ALL_ITEMS,
-    CELL,
-    CROSS_ENTROPY,
     CUT,
-    DIAGONAL,
-    ONE_HOT,
-    PAIRS,
-    PARAMETERS,
-    PARAMETRIZED,
-    THROUGH_NUMPY,
     VALIDATES,
     Cause,
 )
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
+from .in_the_model import in_the_model
+from .samples import COLLECTIVES, LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, place_of, without_comprehension
 from .seldom_used import SeldomUsed, seldom_used
-from .source import COMPREHENSIONS, function_at, loops_at, statement_at
+from .source import function_at
 from .statements import (
-    cause_at,
-    cross_entropy_at,
     cut_at,
-    elements,
-    of_all_pairs,
-    over_parameters,
     own_cause_at,
-    through_numpy,
     trains,
 )
 
@@ -52,13 +36,6 @@ PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
 OF_LATE: Final = {"input": "input", "python": "host-code"}
 """Causes of a straggler's lateness, and the finding of one rank that they are."""
-LEAST_SHARE: Final = 0.2
-"""Of the phase's samples: a line with less does not stand for it."""
-LEAST_LOOKS: Final = 10
-WITH_ITS_BACKWARD: Final = frozenset(
-    cause.id for cause in (CELL, CROSS_ENTROPY, DIAGONAL, ONE_HOT, PAIRS, PARAMETRIZED.cause)
-)
-"""Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
 MOST_OF_IT: Final = 0.9
 """Of a phase, from which on a cause is all of it."""
 TAKEN_OVER: Final = 0.6
@@ -72,8 +49,6 @@ STACKED: Final = (
 )
 CALLS: Final = frozenset({"sync", "allocator"})
 """Findings of a trace about calls in which the host waits."""
-MOSTLY_THERE: Final = 0.6
-"""Of long steps' own code."""
 ISSUES: Final = frozenset({"forward", "optimizer", "other"})
 """Phases in which the loop's thread issues work itself."""
 TAKES: Final = re.compile(r"multiprocessing\.|queue\.|selectors\.|threading\.|torch\.")
@@ -84,8 +59,6 @@ KEPT: Final = 0.2
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
 COMPUTING: Final = frozenset({"compute", "bandwidth"})
-CELLS: Final = re.compile(r"^(torch\.)?(LSTM|GRU|RNN)Cell\.")
-"""Functions of torch's recurrent cells."""
 
 
 def with_samples(
@@ -124,82 +97,11 @@ def with_samples(
     if diagnosis.ranks == 1:  # else it may be gradients that another rank sends
         findings = tuple(map(bound_of_batches(main), findings))
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
-        causes = tuple(_of_the_model(findings, samples, device, diagnosis.ranks))
+        causes = tuple(in_the_model(findings, samples, device, diagnosis.ranks))
         findings = (*causes, *(_without(one, causes) for one in findings))
     if not device:  # else the host waits for the device, too
         findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
-    ordered = tuple(in_order(one for one in _joined(findings) if not _is_told(one, findings)))
-    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
-
-
-def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples | None = None) -> Diagnosis:
-    """The verdict with the line and the cause of steps that take much longer than the others: from the loop on, the
-    innermost line that most of their time is under and that other steps do not come to; where they come to all of
-    these, the innermost. others: of steps that are not long."""
-    own = [row for row in known_paths(samples.lines, samples.files) if row[0] == "other"]
-    own = [row for row in own if row[1]]  # else the loop is over, and Python ends
-    total = sum(row[3] for row in own)
-    at: UserFrame | None = None
-    share, inside, depth, rare, last = 0.0, "", 0, False, False
-    while own := [row for row in own if len(row[1]) > depth]:
-        took: defaultdict[UserFrame, float] = defaultdict(float)
-        for row in own:
-            took[row[1][depth]] += row[3]
-        most = max(took, key=lambda one: took[one])
-        if took[most] < MOSTLY_THERE * total:  # several lines of a function, say
-            most = max(took, key=lambda one: (sum(took[two] for two in took if two[::2] == one[::2]), took[one]))
-            own = [row for row in own if row[1][depth][::2] == most[::2]]
-        else:
-            own = [row for row in own if row[1][depth] == most]
-        if sum(row[3] for row in own) < MOSTLY_THERE * total or (rare and most in samples.usual):
-            break
-        depth += 1
-        if took[most] >= MOSTLY_THERE * total:
-            at, share, rare = most, took[most] / total, most not in samples.usual
-            last = all(len(row[1]) == depth for row in own)
-            inside = max(own, key=lambda row: row[3])[2] if last else ""
-    if samples.looks < LEAST_LOOKS or at is None or not (rare or last):
-        return diagnosis
-    where = place_in(samples.files, at)
-    cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
-    for place, took_ms in _makes_all_items(samples).items():
-        if took_ms >= MOSTLY_THERE * total:
-            where, cause, share = place, ALL_ITEMS, took_ms / total
-    asked = asking(samples.lines, samples.files, trained_at(others)) if others is not None else ()
-    asks = sum(row[3] for row in asked) >= MOSTLY_THERE * total
-
-    def told(one: Finding) -> Finding:
-        if one.id != "long-steps":
-            return one
-        why = one.why.replace(f"; {WITHOUT_A_PROFILE}", "")
-        alone = ", which others do not reach" if rare else ""
-        evidence = f"{one.evidence}; {share:.0%} of their own code's time is under this line{alone}"
-        found = msgspec.structs.replace(
-            one, where=where, why=why, evidence=evidence, bound="input" if asks else one.bound
-        )
-        if cause is None:
-            return found
-        bound = found.bound if cause.bound == "unknown" else cause.bound
-        return msgspec.structs.replace(cause.named(found), title=f"{one.title}: {cause.title}", bound=bound)
-
-    findings = tuple(map(told, diagnosis.findings))
-    return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
-
-
-def _makes_all_items(samples: LongSamples) -> dict[Place, float]:
-    """Lines of an `__iter__` that make items in a loop of theirs, none of which they hand over; ms."""
-    took: defaultdict[Place, float] = defaultdict(float)
-    for _, path, _, took_ms in known_paths(samples.lines, samples.files):
-        names = [function.split(".")[-1] for _, _, function in path]
-        if "__iter__" not in names or "__getitem__" not in names[names.index("__iter__") :]:
-            continue
-        place = place_in(samples.files, path[names.index("__iter__")])
-        own = statement_at(place)
-        made = [one for one in ast.walk(own or ast.Pass()) if isinstance(one, COMPREHENSIONS)]
-        around = [*made, *loops_at(place)]
-        if around and not any(isinstance(one, (ast.Yield, ast.YieldFrom)) for each in around for one in ast.walk(each)):
-            took[place] += took_ms
-    return took
+    return with_findings(diagnosis, (one for one in _joined(findings) if not _is_told(one, findings)))
 
 
 def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
@@ -294,101 +196,6 @@ def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Findin
         "`threading.Event`; what it computes belongs in a process: DataLoader(num_workers=...)",
         named=True,
     )
-
-
-def _by_numpy(place: Place, inside: str) -> Cause | None:
-    return THROUGH_NUMPY if through_numpy(place) and not trains(place) else None
-
-
-def _pairs(place: Place, inside: str) -> Cause | None:
-    return PAIRS if of_all_pairs(place) else None
-
-
-def _cross_entropy(place: Place, inside: str) -> Cause | None:
-    return cross_entropy_at(place)
-
-
-def _nested(place: Place, inside: str) -> Cause | None:
-    """Python's own time: what a function of torch takes inside a loop may be computing."""
-    cause = None if inside else elements(place, nested=True)
-    adds_up = ADDS_UP if cause and cause.instead.endswith(ADDS_UP) else ""
-    return cause and replace(cause, bound="launch", instead=small_ops.INSTEAD + adds_up)
-
-
-def _parameters(place: Place, inside: str) -> Cause | None:
-    """An optimizer of the user's own, say."""
-    return replace(PARAMETERS, bound="launch") if over_parameters(place) else None
-
-
-def _parametrized(place: Place, inside: str) -> Cause | None:
-    return PARAMETRIZED.cause if PARAMETRIZED.is_inside(inside) else None
-
-
-def _validates(place: Place, inside: str) -> Cause | None:
-    return VALIDATES.cause if VALIDATES.is_inside(inside) else None
-
-
-IN_FUNCTIONS: Final = (
-    (_validates, "check arguments of distributions"),
-    (_parametrized, "compute a parametrization"),
-    (_by_numpy, "compute with numpy"),
-    (_pairs, "hold all pairs"),
-    (_cross_entropy, "compute a cross entropy"),
-    (_parameters, "go through parameters"),
-    (_nested, "lie in nested loops"),
-)
-"""Causes that are told of the lines of a function together, and what these lines do."""
-
-
-def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ranks: int) -> Iterator[Finding]:
-    """Causes at lines, or else in functions, of the forward, the update and what lies between, as a loss: by their
-    share of all looks, as these phases hold much else."""
-    total, left = sum(row[5] for row in samples.lines), left_beside(findings)
-    outside = sum(row[5] for row in samples.lines if row[0] != "backward")
-    phases = {"forward", "optimizer", *(() if any(one.id == "host-code" for one in findings) else ("other",))}
-    own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
-    told: set[tuple[int, str]] = set()
-
-    def notable(rows: Sequence[SampledLine], cause: Cause | None = None) -> bool:
-        """Whether they may be, where the cause is not known."""
-        whole = outside if cause is None or cause.id in WITH_ITS_BACKWARD else total
-        return samples.looks >= LEAST_LOOKS and sum(row[5] for row in rows) >= LEAST_SHARE * whole
-
-    def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
-        looks, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
-        where = _place(samples, first)
-        return cause.finding(left * looks, where, f"{looks:.0%} of {samples.looks} looks at the host's stack were {at}")
-
-    for rows in filter(notable, _grouped(own, lambda row: row[1:4])):
-        cell = all(CELLS.match(row[4]) for row in rows)
-        cause = CELL if cell else cause_at(_place(samples, rows[0]), device, ranks)
-        if cause is not None and cause is not PARAMETERS and notable(rows, cause):
-            told.add((rows[0][1], rows[0][3]))
-            yield finding(rows, cause, "at this line")
-    for cause_of, doing in IN_FUNCTIONS:
-        of_cause = [row for row in own if cause_of(_place(samples, row), row[4])]
-        for rows in _grouped(of_cause, lambda row: (row[1], _without_comprehension(row[3]))):
-            most = max(rows, key=lambda row: row[5])
-            cause = cause_of(_place(samples, most), most[4])
-            if cause is not None and notable(rows, cause) and (most[1], most[3]) not in told:
-                told.add((most[1], most[3]))
-                yield finding(rows, cause, f"at lines of {most[3]} that {doing}")
-
-
-def _place(samples: Samples, row: SampledLine) -> Place:
-    return place_in(samples.files, row[1:4])
-
-
-def _without_comprehension(function: str) -> str:
-    """`collate` of `collate.<locals>.<listcomp>`."""
-    return function.partition(".<locals>.<")[0]
-
-
-def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) -> list[list[SampledLine]]:
-    held: dict[object, list[SampledLine]] = {}
-    for row in rows:
-        held.setdefault(key(row), []).append(row)
-    return list(held.values())
 
 
 def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -497,12 +304,12 @@ def _explained(
     def cause_of(place: Place, inside: str) -> Cause | None:
         return own_cause_at(place, device, ranks, inside)
 
-    of = file, _without_comprehension(function)
+    of = file, without_comprehension(function)
     known = [
         (row, one)
         for row in own
-        if (row[1], _without_comprehension(row[3])) == of
-        and (one := cause_of(_place(samples, row), row[4])) is not None
+        if (row[1], without_comprehension(row[3])) == of
+        and (one := cause_of(place_of(samples, row), row[4])) is not None
     ]
     took: defaultdict[str, float] = defaultdict(float)
     for row, one in known:
@@ -510,7 +317,7 @@ def _explained(
     cause = cause_of(where, inside)
     if cause is not None and finding.id in PHASE_OF and took[cause.id] < max(took.values()):  # less than another one
         row, cause = max(known, key=lambda each: (took[each[1].id], each[0][5]))
-        where, inside = _place(samples, row), row[4]
+        where, inside = place_of(samples, row), row[4]
         said = f"{took[cause.id] / total:.0%} {whose} at such lines of {of[1]}"
     if cause is not None and cause.id == CUT.id and (cut := cut_at(where)) is not None:
         said = f"{took[CUT.id] / total:.0%} {whose} from there to the next call, at line {where.line}"
@@ -522,7 +329,7 @@ def _explained(
         took[cause.id] = checked
         finding, said = found, f"{checked / total:.0%} of it in such checks"
         most = max(checks, key=lambda row: row[5])
-        found = msgspec.structs.replace(finding, where=_place(samples, most), evidence=f"{rest}; {said}")
+        found = msgspec.structs.replace(finding, where=place_of(samples, most), evidence=f"{rest}; {said}")
     found = found if cause is None else cause.named(found)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     if finding.id == "host-code" and waits > 0.5:

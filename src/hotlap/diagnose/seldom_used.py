@@ -12,8 +12,9 @@ import msgspec
 from hotlap.records.diagnosis import Place
 from hotlap.records.profile import SampledPath, Samples, UserFrame, place_in
 
-from .batches import COLLECTIVES, MODEL, NEXT_TO_NONE, known_paths, under
+from .batches import MODEL, NEXT_TO_NONE
 from .causes import Cause
+from .samples import COLLECTIVES, known_paths, under
 from .source import called_in, function_at, loops_at, statement_at
 from .statements import short
 from .uses import Found, Use, Uses, branch_at, calls_writer, writes

@@ -25,6 +25,7 @@ from .causes import (
     LIST,
     MANAGER,
     ONE_HOT,
+    PAIRS,
     PARAMETERS,
     SORTED,
     Cause,
@@ -371,11 +372,11 @@ def _multiplies(own: ast.stmt, function: ast.AST, made_by: frozenset[str], modul
     return any(_holds(operand, is_it, function) for operand in operands)
 
 
-def of_all_pairs(place: Place) -> bool:
+def pairs_at(place: Place) -> Cause | None:
     """Whether the statement at a line computes with the differences of all pairs: `x[:, None] - y[None]`."""
     own = simple_at(place)
     if own is None:
-        return False
+        return None
     function = function_at(place) or own
     given = [(one, _new_dimension(one.value)) for one in ast.walk(function) if isinstance(one, ast.Assign)]
     dimensions = {ast.unparse(target): at for one, at in given if at for target in one.targets}
@@ -386,7 +387,7 @@ def of_all_pairs(place: Place) -> bool:
         left, right = (_new_dimension(side) or dimensions.get(ast.unparse(side)) for side in (node.left, node.right))
         return bool(left and right and left != right)
 
-    return _holds(own, is_pairs, function)
+    return PAIRS if _holds(own, is_pairs, function) else None
 
 
 def _holds(node: ast.AST, is_it: Callable[[ast.AST], bool], function: ast.AST) -> bool:

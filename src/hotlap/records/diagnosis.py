@@ -185,3 +185,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float | None = None
     unknown: tuple[str, ...] = ()
     next: str = ""
+
+
+def with_findings(diagnosis: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
+    """The verdict with these, in their order, and with the bound that follows from them."""
+    ordered = tuple(in_order(findings))
+    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
