@@ -2,9 +2,10 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,22 +16,14 @@ from hotlap.records.run import LoaderFacts
 
 from . import small_ops
 from .batches import bound_of_batches
-from .causes import (
-    CUT,
-    VALIDATES,
-    Cause,
-)
+from .causes import CUT, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .in_the_model import in_the_model
 from .samples import COLLECTIVES, LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, place_of, without_comprehension
 from .seldom_used import SeldomUsed, seldom_used
 from .source import function_at
-from .statements import (
-    cut_at,
-    own_cause_at,
-    trains,
-)
+from .statements import cut_at, own_cause_at, trains
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -120,7 +113,7 @@ def _by_the_loop(samples: Samples, loop: Place | None) -> bool:
     rows = [row for row in samples.lines if row[0] == "data"]
     own = [row for row in rows if 0 <= row[1] < len(samples.files) and not TAKES.match(row[4])]
     own = [row for row in own if (samples.files[row[1]], row[2]) != (loop.file, loop.line)]
-    return sum(row[5] for row in own) >= MOSTLY_THERE * max(1e-9, sum(row[5] for row in rows))
+    return _part(own, rows) >= MOSTLY_THERE
 
 
 def _with_tensors(finding: Finding, loader: LoaderFacts | None, by_itself: bool) -> Finding:
@@ -279,64 +272,91 @@ def _explained(
     """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
     if samples.looks < LEAST_LOOKS or (finding.id == "host-code" and finding.named):
         return (finding,)
-    ranks = diagnosis.ranks
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
     if finding.id == "launch":
         return (_issued(finding, samples),)
     own = [row for row in samples.lines if row[0] == phase]
-    total = sum(row[5] for row in own)
-    by_line = _by_line(samples, own)
-    if not by_line or not total:
+    if (line := _line(samples, own, whose)) is None:
         return (finding,)
-    (file, line, function), rows, in_it = _dearest(samples, by_line)
-    at_line = sum(row[5] for row in rows) / total
-    if max(at_line, in_it / total) < LEAST_SHARE:
-        return (finding,)
-    inside = max(rows, key=lambda row: row[5])[4]
-    where = place_in(samples.files, (file, line, function))
-    at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
+    at_loop = loop is not None and (loop.file, loop.line) == (line.where.file, line.where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
+    cause_of = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
+    line, cause, part = _caused(samples, own, line, whose, cause_of, finding.id in PHASE_OF)
+    found = msgspec.structs.replace(finding, where=line.where, evidence=f"{finding.evidence}; {line.said}")
+    checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
+    if cause is None and (checked := _part(checks, own)) >= LEAST_SHARE:
+        cause, part, said = VALIDATES.cause, checked, f"{finding.evidence}; {checked:.0%} of it in such checks"
+        where, finding = place_of(samples, max(checks, key=lambda row: row[5])), found
+        found = msgspec.structs.replace(finding, where=where, evidence=said)
+    found = found if cause is None else cause.named(found)
+    waits = _part([row for row in own if COLLECTIVES.search(row[4])], own)
+    if finding.id == "host-code" and waits > 0.5:
+        return (_communication(found, line.inside, waits, cause is not None),)
+    if cause is None or finding.id not in PHASE_OF:  # a model's own lines say less than the one that calls it
+        return (finding if finding.title.endswith(BESIDES) else found,)
+    return _divided(finding, found, part, diagnosis.step_ms)
+
+
+class Line(NamedTuple):
+    """Where the host is, the function that it is in there, and how much of the time, for evidence."""
+
+    where: Place
+    inside: str
+    said: str
+
+
+def _line(samples: Samples, own: Sequence[SampledLine], whose: str) -> Line | None:
+    """The dearest line, where that or its function has a notable part of the time."""
+    by_line, total = _by_line(samples, own), sum(row[5] for row in own)
+    if not by_line or not total:
+        return None
+    frame, rows, in_it = _dearest(samples, by_line)
+    at_line = _part(rows, own)
+    if max(at_line, in_it / total) < LEAST_SHARE:
+        return None
+    inside = max(rows, key=lambda row: row[5])[4]
     said = f"{at_line:.0%} {whose} at this line" + (f", in {inside}" if inside else "")
     if at_line < LEAST_SHARE:
-        said = f"{in_it / total:.0%} {whose} in {function}, {at_line:.0%} at this line"
+        said = f"{in_it / total:.0%} {whose} in {frame[2]}, {at_line:.0%} at this line"
+    return Line(place_in(samples.files, frame), inside, said)
 
-    def cause_of(place: Place, inside: str) -> Cause | None:
-        return own_cause_at(place, device, ranks, inside)
 
-    of = file, without_comprehension(function)
+def _caused(
+    samples: Samples,
+    own: Sequence[SampledLine],
+    line: Line,
+    whose: str,
+    cause_of: Callable[..., Cause | None],
+    dearest: bool,
+) -> tuple[Line, Cause | None, float]:
+    """A line with its cause and the part of the time that this takes in the line's function. dearest: the cause that
+    takes most there, in its place."""
+    where, function = line.where, without_comprehension(line.where.function or "")
     known = [
         (row, one)
         for row in own
-        if (row[1], without_comprehension(row[3])) == of
-        and (one := cause_of(place_of(samples, row), row[4])) is not None
+        if 0 <= row[1] < len(samples.files)
+        and (samples.files[row[1]], without_comprehension(row[3])) == (where.file, function)
+        and (one := cause_of(place_of(samples, row), inside=row[4])) is not None
     ]
-    took: defaultdict[str, float] = defaultdict(float)
-    for row, one in known:
-        took[one.id] += row[5]
-    cause = cause_of(where, inside)
-    if cause is not None and finding.id in PHASE_OF and took[cause.id] < max(took.values()):  # less than another one
+    took = {one.id: _part([row for row, other in known if other.id == one.id], own) for _, one in known}
+    cause = cause_of(where, inside=line.inside)
+    if cause is None:
+        return line, None, 0.0
+    if dearest and took.get(cause.id, 0.0) < max(took.values(), default=0.0):
         row, cause = max(known, key=lambda each: (took[each[1].id], each[0][5]))
-        where, inside = place_of(samples, row), row[4]
-        said = f"{took[cause.id] / total:.0%} {whose} at such lines of {of[1]}"
-    if cause is not None and cause.id == CUT.id and (cut := cut_at(where)) is not None:
-        said = f"{took[CUT.id] / total:.0%} {whose} from there to the next call, at line {where.line}"
-        where = cut[0]
-    found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
-    checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
-    if cause is None and (checked := sum(row[5] for row in checks)) >= LEAST_SHARE * total:
-        cause, rest = VALIDATES.cause, finding.evidence
-        took[cause.id] = checked
-        finding, said = found, f"{checked / total:.0%} of it in such checks"
-        most = max(checks, key=lambda row: row[5])
-        found = msgspec.structs.replace(finding, where=place_of(samples, most), evidence=f"{rest}; {said}")
-    found = found if cause is None else cause.named(found)
-    waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
-    if finding.id == "host-code" and waits > 0.5:
-        return (_communication(found, inside, waits, cause is not None),)
-    if cause is None or finding.id not in PHASE_OF:  # a model's own lines say less than the one that calls it
-        return (finding if finding.title.endswith(BESIDES) else found,)
-    return _divided(finding, found, took[cause.id] / total, diagnosis.step_ms)
+        line = Line(place_of(samples, row), row[4], f"{took[cause.id]:.0%} {whose} at such lines of {function}")
+    part = took.get(cause.id, 0.0)
+    if cause.id == CUT.id and (cut := cut_at(line.where)) is not None:
+        said = f"{part:.0%} {whose} from there to the next call, at line {line.where.line}"
+        line = line._replace(where=cut[0], said=said)
+    return line, cause, part
+
+
+def _part(rows: Iterable[SampledLine], own: Iterable[SampledLine]) -> float:
+    """Of the time of all, that of some."""
+    return sum(row[5] for row in rows) / max(1e-9, sum(row[5] for row in own))
 
 
 def _issued(finding: Finding, samples: Samples) -> Finding:
@@ -345,13 +365,13 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
     own = [row for row in samples.lines if row[0] in ISSUES and 0 <= row[1] < len(samples.files)]
     total, where = sum(row[5] for row in own), finding.where
     if own and total and (finding.cost_ms is None or where is None or (function_at(where) and trains(where))):
-        (file, line, function), rows, in_it = _dearest(samples, _by_line(samples, own))
+        frame, rows, in_it = _dearest(samples, _by_line(samples, own))
         share = max(sum(row[5] for row in rows), in_it) / total
         if share < LEAST_SHARE:
             return finding
         inside = max(rows, key=lambda row: row[5])[4]
-        said = f"in {function}" if in_it else "at this line" + (f", in {inside}" if inside else "")
-        where = place_in(samples.files, (file, line, function))
+        said = f"in {frame[2]}" if in_it else "at this line" + (f", in {inside}" if inside else "")
+        where = place_in(samples.files, frame)
         evidence = f"{finding.evidence}; {share:.0%} of the host's time outside of the backward is {said}"
         finding = msgspec.structs.replace(finding, where=where, evidence=evidence)
     if where is None or trains(where):
