@@ -82,10 +82,6 @@ def left_beside(findings: Iterable[Finding]) -> float:
     return max(0.0, 1 - sum(one.share for one in findings if one.id in BESIDE_THE_REST))
 
 
-OF_THE_RUN: Final = ("workers-restart",)
-"""Of these the share is of the whole run; of others it is of the steps, without those that evaluate or compile."""
-
-
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where.
     Waiting for batches, which is in none of the model's phases, comes before a cause in these that takes half of it."""
