@@ -1,8 +1,8 @@
 """The verdict of one run, on one screen."""
 
+import itertools
 import signal
 from collections.abc import Iterator, Sequence
-from itertools import count as count_from
 from pathlib import Path
 from typing import Final
 
@@ -265,7 +265,7 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
         yield CommandLine(("hotlap", "tune", *run.command))
     elif diagnosis and diagnosis.next.endswith(COMPARE):
         yield plain(f"next: {diagnosis.next}", "dim")
-        again = next(str(path) for at in count_from(2) if not (path := Path(f"{folder}-{at}")).exists())
+        again = next(str(path) for at in itertools.count(2) if not (path := Path(f"{folder}-{at}")).exists())
         profile = ("--profile",) if RunFolder(folder).traces else ()
         recipe = ("--recipe", run.recipe) if run.recipe else ()
         yield CommandLine(("hotlap", "run", *profile, *recipe, "--out", again, *run.command))
