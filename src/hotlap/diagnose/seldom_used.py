@@ -78,8 +78,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
         statement, function = statement_at(place), function_at(place)
         if statement is None or calls_writer(statement) or frame in together:
             return False
-        called = called_in(statement)
-        if uses.adds_up(place) and called & READS:
+        if uses.adds_up(place) and called_in(statement) & READS:
             return False
         inner = [one for one in map(function_at, below[frame]) if one is not None and one is not function]
         return ran[frame] < NEXT_TO_NONE * took[frame] and not any(map(writes, inner))
@@ -106,28 +105,19 @@ def _step_loop(rows: Sequence[SampledPath], files: Sequence[str]) -> Place | Non
         updates = False
         for place in (place_in(files, frame) for frame in reversed(path)):
             for loop in loops_at(place):
-                if updates or _updates(loop):
+                if updates or "step" in called_in(loop):
                     return Place(file=place.file, line=loop.lineno)
             function = function_at(place)
-            updates |= function is not None and _updates(function)
+            updates |= function is not None and "step" in called_in(function)
     return None
 
 
-def _updates(node: ast.AST) -> bool:
-    return "step" in called_in(node)
-
-
 def _of(where: Place, use: Use, adds: bool, part: float, rest: Samples) -> SeldomUsed:
-    own, at = statement_at(where), f"line {use.line}"
-    at += f" of {use.file}" if use.file != where.file else ""
-    here = use.file == where.file and function_at(Place(file=use.file, line=use.line)) is function_at(where)
+    own, at = statement_at(where), f"line {use.line}" + (f" of {use.file}" if use.file != where.file else "")
+    here = use.file == where.file and function_at(use.place) is function_at(where)
     value = own.value if isinstance(own, (ast.Assign, ast.Return)) and not here else own
     it = f"`{short(value)}`" if value is not None else ""
-    if (
-        here
-        and use.test
-        and next(loops_at(where), None) is not next(loops_at(Place(file=use.file, line=use.line)), None)
-    ):
+    if here and use.test and next(loops_at(where), None) is not next(loops_at(use.place), None):
         it = f"{it} and the loop around it"
     there = f"`if {use.test}:` ({at})" if use.test else f"after the loop, before {at}"
     if adds:

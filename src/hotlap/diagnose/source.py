@@ -151,7 +151,7 @@ def growing(file: str, within: int | None = None) -> Iterator[Place]:
     if within is not None:
         in_loops, everywhere = list(_loops(function_at(Place(file=file, line=within)))), []
     else:
-        in_loops, everywhere = [loop for loop in _loops(parsed(file)) if _trains(loop)], [parsed(file)]
+        in_loops, everywhere = [loop for loop in _loops(parsed(file)) if "backward" in called_in(loop)], [parsed(file)]
     for parts, kinds in ((in_loops, ast.expr), (everywhere, ast.Attribute)):
         for assignment in (node for part in parts if part for node in ast.walk(part) if isinstance(node, ast.Assign)):
             for call in joins_itself(assignment, kinds):
@@ -172,7 +172,3 @@ def joins_itself(assignment: ast.Assign, kinds: type[ast.expr] = ast.expr) -> It
 
 def _loops(node: ast.AST | None) -> Iterator[ast.AST]:
     return (one for one in ast.walk(node) if isinstance(one, Loop)) if node is not None else iter(())
-
-
-def _trains(loop: ast.AST) -> bool:
-    return "backward" in called_in(loop)

@@ -14,7 +14,7 @@ from hotlap.records.diagnosis import Place
 
 from .source import called_in, calls_in, function_at, name_at, parsed, statement_at, statements_inside
 
-EVERY: Final = 3
+LEAST_BETWEEN: Final = 3
 """Steps from one use to the next, at least, where that is a number."""
 WRITES: Final = frozenset(
     {
@@ -24,7 +24,9 @@ WRITES: Final = frozenset(
 )  # fmt: skip
 """Calls that change something, or that all ranks have to make."""
 SHOWS: Final = frozenset({"add_scalar", "debug", "info", "log", "print", "set_description", "set_postfix", "write"})
+"""Calls that show numbers to people."""
 KEEPS: Final = frozenset({"append", "extend"})
+"""Calls by which a list keeps more."""
 PLAIN: Final = frozenset({"all", "any", "is_available", "isinstance", "len", "numel"})
 """Calls in conditions that ask what there is."""
 
@@ -35,6 +37,11 @@ class Use(NamedTuple):
     file: str
     line: int
     test: str
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(file=self.file, line=self.line)
 
 
 Found = frozenset[Use] | None
@@ -89,8 +96,7 @@ class Uses:
     def _is_of_step(self, name: str, at: Place) -> bool:
         """Whether a variable is made anew in each step."""
         scope, loop = function_at(at) or self._modules.get(at.file), self.around(at)
-        given = (one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign))
-        made = [one.lineno for one in given if name in _names(one)]
+        made = [one.lineno for one in _assigned(scope, name)]
         if loop is not None:
             return any(_holds(loop, line) for line in made)
         return self._loop is not None and bool(made)
@@ -205,14 +211,18 @@ def _is_every_nth(test: ast.expr, at: Place) -> bool:
     n = test.left.right
     if isinstance(n, ast.Name):
         n = _given(function_at(at), n.id) or _given(parsed(at.file), n.id) or n
-    return not isinstance(n, ast.Constant) or (isinstance(n.value, int) and n.value >= EVERY)
+    return not isinstance(n, ast.Constant) or (isinstance(n.value, int) and n.value >= LEAST_BETWEEN)
 
 
 def _given(scope: ast.AST | None, name: str) -> ast.expr | None:
     """What a name is, where it is given that once."""
-    assigned = [one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign)]
-    values = [one.value for one in assigned if name in _names(one)]
-    return values[0] if len(values) == 1 else None
+    made = _assigned(scope, name)
+    return made[0].value if len(made) == 1 else None
+
+
+def _assigned(scope: ast.AST | None, name: str) -> list[ast.Assign]:
+    """Where a name is given."""
+    return [one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign) and name in _names(one)]
 
 
 def calls_writer(node: ast.AST) -> bool:
@@ -229,10 +239,8 @@ def _is_writer(call: ast.Call) -> bool:
 def writes(function: ast.FunctionDef) -> bool:
     """Whether a function may change more than its own variables."""
     nodes = list(ast.walk(function))
-    made = (
-        one for one in nodes if isinstance(one, ast.Assign) and not isinstance(one.value, (ast.Name, ast.Attribute))
-    )
-    own = {name for one in made for name in _names(one)}
+    given = [one for one in nodes if isinstance(one, ast.Assign)]
+    own = {name for one in given if not isinstance(one.value, (ast.Name, ast.Attribute)) for name in _names(one)}
     return any(_changes(one) and _root(one) not in own for one in nodes)
 
 

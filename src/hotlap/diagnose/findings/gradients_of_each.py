@@ -97,5 +97,4 @@ def _asked(facts: Facts, returned: bool) -> Place | None:
 def _loop(file: str, call: ast.Call) -> ast.stmt | None:
     """The loop around a call in its function, where that has no `step`."""
     loop = next(loops_at(Place(file=file, line=call.lineno)), None)
-    steps = loop is not None and "step" in called_in(loop)
-    return None if steps else loop
+    return None if loop is None or "step" in called_in(loop) else loop
