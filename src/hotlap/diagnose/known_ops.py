@@ -12,8 +12,7 @@ import msgspec
 from hotlap.records.diagnosis import Bound, Finding, Place, left_beside
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
-from hotlap.trace.findings._base import per_step_ms
-from hotlap.trace.findings._base import step_ms as of_run
+from hotlap.trace import scaling
 
 from . import masks
 from .causes import JACOBIAN, Cause
@@ -240,7 +239,7 @@ def known_ops(
     on_device, left = bool(rank.breakdown), left_beside(findings)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
-        share = left * per_step_ms(rank, 1.0) / of_run(rank)
+        share = left * scaling.per_step_ms(rank, 1.0) / scaling.step_ms(rank)
     else:
         rows = rank.model
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)

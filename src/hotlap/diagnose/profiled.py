@@ -1,8 +1,7 @@
 """What the trace of a profiled run adds to its verdict: lines, what each cause costs, causes that only a trace shows.
 
-Step time, phases and their shares are those of steps without the profiler. What a trace tells is a share of its own
-steps, less what the profiler made the host take longer; its ms are that share of the run's step
-(`trace/findings/_base.py`).
+Step time, phases and their shares are those of steps without the profiler. What a trace tells is made parts of these
+(`trace/scaling.py`).
 """
 
 import re
@@ -33,8 +32,8 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
-from hotlap.trace.findings._base import host_ms, per_step_ms
 from hotlap.trace.lines import places_of
+from hotlap.trace.scaling import host_ms, per_step_ms
 from hotlap.trace.tables import Trace
 
 from . import masks
@@ -120,9 +119,7 @@ def with_traces(
     """The verdict with the traces' findings: one of a bound that the run shows too takes its place, but for causes.
 
     made: the place that makes the loop's batches, as far as the run knows it. facts, lines: of the rank that is looked
-    at.
-
-    Of a run on the CPU, where the trace shows the ops that the phases were timed around, only what they are is added.
+    at. Of a run on the CPU only what the ops of its phases are is added.
     """
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
     findings = tuple(map(_without_untold, diagnosis.findings))
@@ -131,27 +128,28 @@ def with_traces(
     if any(one.id == "double-precision" for one in findings):
         spare = [one for one in spare if one.cause is not DOUBLE]
     masked = list(masks.of_lines(lines)) if lines is not None else []
-    if not any(rank.breakdown for rank in traces.ranks):
+    rank, step_ms = traces.ranks[0], diagnosis.step_ms
+    if not any(one.breakdown for one in traces.ranks):  # a CPU: its ops are what the phases were timed around
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
-        told = [_beside_ops(_with_ops(one, traces), traces, phases, diagnosis.step_ms) for one in diagnosis.findings]
-        known = known_ops(traces.ranks[0], told, diagnosis.step_ms, spare, masked)
-        return with_findings(diagnosis, (*known, *small_ops(traces.ranks[0], told)))
+        told = [_beside_ops(_with_ops(one, traces), traces, phases, step_ms) for one in findings]
+        known = known_ops(rank, told, step_ms, spare, masked)
+        return with_findings(diagnosis, (*known, *small_ops(rank, told)))
     if any(one.id == "allocator" for one in traces.findings):
         findings = tuple(one for one in findings if one.id != LATE_MALLOCS)
     rest = left_beside(findings)
     scaled = tuple(msgspec.structs.replace(one, share=rest * one.share) for one in traces.findings)
     traces = msgspec.structs.replace(traces, findings=scaled)
-    left = (_left(finding, traces, diagnosis.step_ms, rest) for finding in findings)
+    left = (_left(finding, traces, step_ms, rest) for finding in findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     gone = replaced(kept)
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
-    shown = [outside_of_forward(one, lines, facts, traces.ranks[0]) for one in shown]
-    shown = [part for one in shown for part in with_kept(one, lines, traces.ranks[0], room(diagnosis))]
+    shown = [outside_of_forward(one, lines, facts, rank) for one in shown]
+    shown = [part for one in shown for part in with_kept(one, lines, rank, room(diagnosis))]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
-    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare, masked)
-    ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
+    found = known_ops(rank, (*kept, *shown), step_ms, spare, masked)
+    ordered = tuple(in_order((*found, *small_ops(rank, shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
 
@@ -256,19 +254,16 @@ def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrac
         took = sum(row.total_ns for row in rank.model if row.name.startswith(DENSE))
         share = finding.share + model * took / whole
         said = f"{finding.evidence}; with their dense gradients {ms(share * step_ms)}"
-        return (
-            msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said) if took else finding
-        )
+        with_them = msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said)
+        return with_them if took else finding
     at = finding.where
+    there = [row for row in rank.model if row.where is not None and row.where.file == at.file]
     if finding.id in WITH_ITS_BACKWARD:
-        rows = [row for row in rank.model if row.where and (row.where.file, row.where.line) == (at.file, at.line)]
+        took = sum(row.ns for row in there if row.where and row.where.line == at.line)
     elif finding.id == ELEMENTS.id and finding.bound == "launch":  # which are of lines of a function
-        rows = [
-            row for row in rank.model if row.where and (row.where.file, row.where.function) == (at.file, at.function)
-        ]
+        took = sum(row.ns for row in there if row.where and row.where.function == at.function)
     else:
         return finding
-    took = sum(row.ns for row in rows)
     return msgspec.structs.replace(finding, share=max(finding.share, model * took / whole))
 
 
