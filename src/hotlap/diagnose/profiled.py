@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import (
-    BESIDE_THE_REST,
-    OUTSIDE,
+    IN_NO_PHASE,
     Bound,
     Diagnosis,
     Finding,
@@ -77,8 +76,6 @@ COPIES: Final = ("h2d", h2d.WAITS)
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
-BESIDE: Final = BESIDE_THE_REST + OUTSIDE
-"""Of the run alone: no trace of a few steps knows of it."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -197,7 +194,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float, rest: float = 1
         return None  # the trace sees into them
     if finding.id in COPIES and any(one.way == "in" for rank in traces.ranks for one in rank.copies):
         return None  # the trace has what they take
-    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE:  # no trace knows of it
+    if finding.named or finding.wrong or finding.beneath or finding.id in IN_NO_PHASE:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.diagnosis import (
-    BESIDE_THE_REST,
     COMPARE,
+    IN_NO_PHASE,
     LEAST_NAMED,
     NOT_STEADY,
-    OUTSIDE,
     Diagnosis,
     Finding,
     Place,
@@ -161,8 +160,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
         yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
         return
     shown = _shown(findings)
-    apart = BESIDE_THE_REST + OUTSIDE
-    causes = [one for one in shown if one.named and one.id not in apart and one.share >= LEAST_NAMED]
+    causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
     parts = {
         one.id: [

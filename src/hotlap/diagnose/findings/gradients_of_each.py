@@ -19,7 +19,7 @@ LEAST, LEAST_ROWS, MORE = 0.05, 8, 1.5
 OWN_FORWARD: Final = 0.5
 """Forwards for each backward, from which on each row has its own."""
 ASKS: Final = frozenset({"grad", "autograd.grad", "torch.autograd.grad"})
-COMPREHENSIONS: Final = (ast.ListComp, ast.GeneratorExp)
+ROW_BY_ROW: Final = (ast.ListComp, ast.GeneratorExp)
 BY_VMAP: Final = (
     "`torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(params, x, y)`, with `loss_of_one` by "
     "`torch.func.functional_call(model, params, x[None])`, for all rows at once"
@@ -82,7 +82,7 @@ def _asked(facts: Facts, returned: bool) -> Place | None:
         calls = list(calls_in(module)) if module is not None else []
         asks = [call for call in calls if name_of(call) in ASKS]
         nodes = list(ast.walk(module)) if module is not None else []
-        made = {id(call) for one in nodes if isinstance(one, COMPREHENSIONS) for call in calls_in(one)}
+        made = {id(call) for one in nodes if isinstance(one, ROW_BY_ROW) for call in calls_in(one)}
         functions = {place_at(file, call.lineno).function for call in asks if not _loop(file, call)}
         asks += [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in functions]
         lines = [call.lineno for call in asks if id(call) in made or _loop(file, call) is not None]
