@@ -126,7 +126,11 @@ def check_clean(ran: Ran) -> None:
 
 
 def without_log_lines(output: str) -> str:
-    """torch's own log lines hold the time and the process."""
+    """torch's own log lines hold the time and the process. Python 3.11's tracker of semaphores warns in some runs with
+    spawned workers of one that is already gone: bare ones too, 3 of 75 on a loaded machine."""
+    output = re.sub(
+        r"^.*/resource_tracker\.py:\d+: UserWarning: .*\n  warnings\.warn\(.*\n", "", output, flags=re.MULTILINE
+    )
     return re.sub(r"^[EWIV]\d{4} .*\n", "", output, flags=re.MULTILINE)
 
 

@@ -44,6 +44,10 @@ def test_what_is_no_price(tmp_path: Path, text: str) -> None:
         price_of(text)
 
 
+EVALUATIONS = Finding(id="evaluation", bound="unknown", share=0.4)
+"""As the verdict has it, beside which all shares are of the loop's time."""
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -61,6 +65,14 @@ def test_what_is_no_price(tmp_path: Path, text: str) -> None:
                 ),
             },
             ["75% of it, $45.00, goes to evaluations", "10% of it, $6.00, goes where the first finding says"],
+        ),
+        (
+            {"evaluating": 0.4, "findings": (EVALUATIONS,)},
+            ["40% of it, $24.00, goes to evaluations", "40% of it, $24.00, goes where the first finding says"],
+        ),
+        (
+            {"evaluating": 0.4, "findings": (Finding(id="compute", bound="compute", share=0.5), EVALUATIONS)},
+            ["40% of it, $24.00, goes to evaluations", "50% of it, $30.00, goes where the first finding says"],
         ),
     ],
 )

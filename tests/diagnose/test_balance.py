@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotlap.diagnose.balance import finding, straggler, without_the_wait, without_waiting
+from hotlap.diagnose.balance import late_rank, straggler, without_the_wait, without_waiting
 from hotlap.records.diagnosis import Bound, Finding
 from hotlap.records.run import Phases, Step
 
@@ -79,7 +79,7 @@ def test_what_the_straggler_explains_is_not_said_twice() -> None:
     assert [found.share for found in waits] == pytest.approx([0.02, 0.30])
     itself = without_the_wait([one("input", 0.70), one("compute", 0.30)], late, mine=True)
     assert [found.share for found in itself] == pytest.approx([0.02, 0.30])
-    said = finding(late, 1, None)
+    said = late_rank(late, 1, None)
     assert (said.bound, said.cost_ms, said.share) == ("communication", pytest.approx(68.0), pytest.approx(0.68))
     assert "rank 1" in said.title and "data takes it 70.0 ms, the others 2.00 ms" in said.evidence
 

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hotlap.diagnose.sampled import with_long_steps, with_samples
+from hotlap.diagnose.long_samples import with_long_steps
+from hotlap.diagnose.sampled import with_samples
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
 from hotlap.records.profile import LongSamples, SampledPath, Samples
 from hotlap.records.run import Phases

@@ -10,7 +10,7 @@ from test_diagnose import ENVIRONMENT, FACTS, folder_of, step
 
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings._base import Jump
-from hotlap.diagnose.jumps import jump_of, said
+from hotlap.diagnose.jumps import jump_of, jump_text
 from hotlap.diagnose.steps import steady_steps
 from hotlap.records.diagnosis import NOT_STEADY
 from hotlap.records.run import Facts, Phases, Step
@@ -127,7 +127,7 @@ def test_a_machine_that_gives_less_is_told() -> None:
 
     jump = found(run(), samples=[sample(at) for at in range(100)])
     assert jump is not None and jump.changed is None
-    assert said(jump).endswith(
+    assert jump_text(jump).endswith(
         "; the GPU's clock is 1200 MHz then, 1980 before; other work takes 1.5 cores then, 0.0 before"
     )
     assert found(run(), samples=[sample(at) for at in range(40)]) == found(run())

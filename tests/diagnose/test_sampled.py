@@ -9,7 +9,8 @@ import pytest
 from hotlap.diagnose import small_ops
 from hotlap.diagnose.causes import ELEMENTS
 from hotlap.diagnose.findings.host_code import BESIDES, WITHOUT_A_PROFILE
-from hotlap.diagnose.sampled import with_long_steps, with_samples
+from hotlap.diagnose.long_samples import with_long_steps
+from hotlap.diagnose.sampled import with_samples
 from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms

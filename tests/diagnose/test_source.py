@@ -10,7 +10,7 @@ import pytest
 from hotlap.diagnose import causes, known_ops, repeated, seldom_used, small_ops
 from hotlap.diagnose.causes import KNOWN
 from hotlap.diagnose.source import call_of
-from hotlap.diagnose.statements import cause_at, cut_at, elements, last_of_all_at, of_all_pairs, own_cause_at
+from hotlap.diagnose.statements import cause_at, cut_at, elements, last_of_all_at, own_cause_at, pairs_at
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts, RootFacts
 
@@ -373,7 +373,8 @@ def test_a_loop_over_a_few_things_is_not_one_over_elements(tmp_path: Path, state
 )
 def test_differences_of_all_pairs(tmp_path: Path, text: str, pairs: bool) -> None:
     body = text.replace("\n", "\n    ")
-    assert of_all_pairs(at(tmp_path, f"def f(x, y):\n    {body}", text.count("\n") + 2)) is pairs
+    found = pairs_at(at(tmp_path, f"def f(x, y):\n    {body}", text.count("\n") + 2))
+    assert found is (causes.PAIRS if pairs else None)
 
 
 @pytest.mark.parametrize("statement", ["total += loss.item()", "torch.cuda.empty_cache()", "y = x.cpu().numpy()"])

@@ -8,6 +8,7 @@ import msgspec
 from rich.console import Console
 
 from hotlap.cli import run as command
+from hotlap.cli._price import Price
 from hotlap.records import files
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
 from hotlap.records.run import Environment, LeftOut, Lever, Phases, Problem, Run, Step
@@ -75,7 +76,7 @@ def test_a_full_disk_does_not_cost_the_screen(tmp_path: Path, monkeypatch, capsy
 
     monkeypatch.setattr(files.tempfile, "mkstemp", full)
     monkeypatch.setenv("COLUMNS", "100")
-    command._finish(tmp_path, RUN, "", json=False, price=None)
+    command._finish(tmp_path, RUN, "", json=False, price=Price())
     said = capsys.readouterr().err
     assert "10.0 ms a step" in said and "forward" in said
     assert f"cannot write {tmp_path}/run.json: No space left on device; cannot write {tmp_path}/diagnosis.json" in said

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from hotlap.records.diagnosis import Finding, Place
-from hotlap.records.profile import Lines
+from hotlap.records.diagnosis import Finding
+from hotlap.records.profile import Lines, place_in
 from hotlap.records.run import Facts
 from hotlap.records.trace import RankTrace
 
@@ -25,12 +25,11 @@ def outside_of_forward(finding: Finding, lines: Lines | None, facts: Facts | Non
     autocasts = [one for one in lines.autocasts if one[0] < len(lines.files)]
     if not autocasts or not trained or any(root.autocast for root in trained):
         return finding
-    file, line, function = autocasts[0]
     dearest = f" at line {finding.where.line} in {finding.where.function}" if finding.where else ""
     return msgspec.structs.replace(
         finding,
         title="the model's forward runs outside of autocast, in float32",
-        where=Place(file=lines.files[file], line=line, function=function),
+        where=place_in(lines.files, autocasts[0]),
         evidence=f"{finding.evidence.replace('; the largest', f'; the largest{dearest}', 1)}; a step turns autocast on "
         "here, and calls its model before or after that",
         why=f"autocast holds for what is called under it alone, not for the backward or for tensors made before; "

@@ -79,7 +79,7 @@ def _median(steps: Sequence[Step], name: str) -> float:
     return median(getattr(row, name) or 0.0 for row in rows if row is not None)
 
 
-def finding(late: Late, rank: int, where: Place | None) -> Finding:
+def late_rank(late: Late, rank: int, where: Place | None) -> Finding:
     """The late rank as a cause."""
     return Finding(
         id="straggler",

@@ -3,16 +3,27 @@ thread or process hands over."""
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
 
 from hotlap.records.diagnosis import Finding, Place
-from hotlap.records.profile import SampledPath, Samples, UserFrame
+from hotlap.records.profile import SampledPath, Samples, UserFrame, place_in
 
-from .source import calls_in, function_at, name_of, parsed, statements_at
+from .samples import known_paths, under
+from .source import (
+    called_in,
+    calls_in,
+    function_at,
+    is_block,
+    name_at,
+    name_of,
+    parsed,
+    simple_at,
+    statement_at,
+    statements_at,
+)
 from .statements import cause_at
 
 TRAINS: Final = frozenset({"backward", "optimizer"})
@@ -22,8 +33,6 @@ NEXT_TO_NONE: Final = 0.1
 """Of a line's time, in which a model may run under it."""
 BLOCKS: Final = re.compile(r"(multiprocessing|queue|selectors|socket|threading)\.")
 """Where a thread waits for another one, or for a process."""
-COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
-"""Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 NO_BATCHES: Final = frozenset({
     "barrier", "checkpointing", "collect", "empty-cache", "environment", "exchange-in-loop", "logging",
     "metric-on-host", "read-value",
@@ -37,7 +46,7 @@ def trained_at(samples: Samples) -> frozenset[Place]:
     """Lines from which the model is trained, or, where that does not happen, run."""
     rows = [row for row in known_paths(samples.paths, samples.files) if row[0] in MODEL]
     updates = [row for row in rows if row[0] in TRAINS]
-    return frozenset(_place(samples.files, one) for row in updates or rows for one in row[1])
+    return frozenset(place_in(samples.files, one) for row in updates or rows for one in row[1])
 
 
 def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collection[Place]) -> list[SampledPath]:
@@ -45,7 +54,7 @@ def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collecti
     rows = known_paths(paths, files) if trained else []
     own = [row for row in rows if row[0] == "other" and row[1]]
     took, ran = under(own), under([row for row in rows if row[0] in MODEL])
-    asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(_place(files, one), trained)}
+    asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(place_in(files, one), trained)}
     return [row for row in own if _is_asking(row, files, asks)]
 
 
@@ -71,63 +80,44 @@ def bound_of_batches(samples: Samples) -> Callable[[Finding], Finding]:
     return told
 
 
-def known_paths(paths: Sequence[SampledPath], files: Sequence[str]) -> list[SampledPath]:
-    """Those whose files are known."""
-    return [row for row in paths if all(0 <= one[0] < len(files) for one in row[1])]
-
-
 def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFrame]) -> bool:
     """Whether a row is under one of these frames, or waits for what is handed over, and does nothing else there."""
     path = row[1]
     at = next((at for at, one in enumerate(path) if one in asks), None)
-    if at is None and not _takes(_place(files, path[-1]), row[2]):
+    if at is None and not _takes(place_in(files, path[-1]), row[2]):
         return False
-    cause = cause_at(_place(files, path[-1]), device=True, ranks=2, inside=row[2])
+    cause = cause_at(place_in(files, path[-1]), device=True, ranks=2, inside=row[2])
     if cause is not None and cause.id in NO_BATCHES:
         return False
     inner = path[-1:] if at is None else path[at + 1 :]
-    return not any(_is_else(_place(files, one)) for one in inner)
-
-
-def under(rows: Sequence[SampledPath]) -> defaultdict[UserFrame, float]:
-    """Ms under each frame."""
-    took: defaultdict[UserFrame, float] = defaultdict(float)
-    for _, path, _, ms in rows:
-        for one in {*path}:
-            took[one] += ms
-    return took
-
-
-def _place(files: Sequence[str], frame: UserFrame) -> Place:
-    return Place(file=files[frame[0]], line=frame[1], function=frame[2])
+    return not any(_is_else(place_in(files, one)) for one in inner)
 
 
 def _asks(place: Place, trained: Collection[Place]) -> bool:
     """Whether a line is the head of a loop in whose body the model is trained, or asks an iterator with `next`."""
-    held, line = statements_at(place), place.line or 0
-    own = held[0] if held else None
+    own, line = statement_at(place), place.line or 0
     if isinstance(own, ast.For) and line <= (own.iter.end_lineno or 0):
-        names = {name_of(call).split(".")[-1] for call in calls_in(own.iter)}
+        names = called_in(own.iter)
         if "zip" not in names and names & {"range", "trange"}:
             return False
         body = range(own.body[0].lineno, (own.end_lineno or 0) + 1)
         there = (one for one in trained if (one.file, one.function) == (place.file, place.function))
         return any(one.line in body for one in there)
-    calls = [call for call in calls_in(own) if name_of(call) == "next"] if own and not _is_block(own) else []
+    calls = [call for call in calls_in(own) if name_of(call) == "next"] if own and not is_block(own) else []
     return any(isinstance(call.args[0], (ast.Name, ast.Attribute)) for call in calls if call.args)
 
 
 def _takes(place: Place, inside: str) -> bool:
     """Whether a line waits for what another thread or process hands over: in `get` or `recv`, or asleep until there is
     something."""
-    held, scope = statements_at(place), function_at(place) or parsed(place.file)
-    if not held or scope is None or _is_block(held[0]):
+    own, scope = simple_at(place), function_at(place) or parsed(place.file)
+    if own is None or scope is None:
         return False
-    if BLOCKS.match(inside) and _got(held[0]):
+    if BLOCKS.match(inside) and _got(own):
         return True
-    sleeps = any(name_of(call).split(".")[-1] in {"sleep", "wait"} for call in calls_in(held[0]))
-    tests = [ast.walk(one.test) for one in held if isinstance(one, ast.While)]
-    return sleeps and any(isinstance(one, ast.expr) and ast.unparse(one) in _got(scope) for one in (*tests, ())[0])
+    tests = [ast.walk(one.test) for one in statements_at(place) if isinstance(one, ast.While)]
+    asks = any(isinstance(one, ast.expr) and ast.unparse(one) in _got(scope) for one in (*tests, ())[0])
+    return asks and bool(called_in(own) & {"sleep", "wait"})
 
 
 def _got(node: ast.AST) -> set[str]:
@@ -138,11 +128,6 @@ def _got(node: ast.AST) -> set[str]:
 
 def _is_else(place: Place) -> bool:
     """Whether a line prints, steps an environment, or is of its own `step`."""
-    held = statements_at(place)
-    calls = [call for call in calls_in(held[0]) if call.args] if held and not _is_block(held[0]) else []
-    called = {name_of(call).split(".")[-1] for call in calls}
+    own = simple_at(place)
+    called = {name_at(call.func) for call in calls_in(own) if call.args} if own is not None else set()
     return bool(called & (ENVIRONMENT | {"print"})) or (place.function or "").split(".")[-1] in ENVIRONMENT
-
-
-def _is_block(node: ast.stmt) -> bool:
-    return hasattr(node, "body")

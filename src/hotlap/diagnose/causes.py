@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from hotlap.records.diagnosis import Bound
+import msgspec
+
+from hotlap.records.diagnosis import Bound, Finding, Place
 
 from .source import name_of
 
@@ -25,6 +27,16 @@ class Cause:
     why: str
     instead: str
     bound: Bound = "unknown"
+
+    def finding(self, share: float, where: Place | None, evidence: str, cost_ms: float | None = None) -> Finding:
+        """That a line does this."""
+        blank = Finding(id=self.id, bound=self.bound, share=share, where=where, evidence=evidence, cost_ms=cost_ms)
+        return self.named(blank)
+
+    def named(self, finding: Finding) -> Finding:
+        """The finding with this as its cause."""
+        said = {"title": self.title, "why": self.why, "instead": self.instead}
+        return msgspec.structs.replace(finding, named=True, **said)
 
 
 @dataclass(frozen=True)

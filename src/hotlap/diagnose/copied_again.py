@@ -4,22 +4,20 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
-from hotlap.records.profile import Lines
+from hotlap.records.profile import Lines, place_in
 from hotlap.records.trace import RankTrace
 from hotlap.trace.findings.offloaded import kept
 
 LEAST_BYTES: Final = 1 << 16
 """A step; a few numbers cost a launch, which other findings tell."""
 MOST_OF_IT: Final = 0.9
-FULL: Final = 0.9
-"""Of the device's memory, up to which there is room for them."""
 
 
 def with_kept(finding: Finding, lines: Lines | None, rank: RankTrace, free: float | None) -> tuple[Finding, ...]:
     """Copies that nothing hides as those of what stays the same tensor, and the rest. free: bytes of the device's
-    memory beside the peak, None unknown; without room it may be on the host for a reason."""
+    memory that they may take, None unknown; without room they may be on the host for a reason."""
     if finding.id != "h2d" or lines is None:
         return (finding,)
     sizes = {(lines.files[one[0]], one[1]): one for one in lines.copied if one[0] < len(lines.files)}
@@ -44,7 +42,7 @@ def with_kept(finding: Finding, lines: Lines | None, rank: RankTrace, free: floa
         share=part * finding.share,
         cost_ms=cost,
         title="the same tensor is copied to the device in each step",
-        where=Place(file=lines.files[file], line=line, function=function),
+        where=place_in(lines.files, (file, line, function)),
         evidence=f"{size / 2**20:.1f} MiB a step of memory that lives on from step to step; {ms(cost)} a step of such "
         "copies alone on the device",
         why="it stays on the host, and all of it crosses the bus again though little or nothing of it has changed",

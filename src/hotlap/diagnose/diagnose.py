@@ -20,15 +20,13 @@ from hotlap.records.run import Environment, Facts, Phases, Problem, Step
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import FILES, RankFolder, RunFolder
 
-from .balance import Late, straggler, without_the_wait, without_waiting
-from .balance import finding as finding_of
+from .balance import Late, late_rank, straggler, without_the_wait, without_waiting
 from .cpu_use import GpuUse, cpu_use, gpu_use, kept_busy
 from .findings import cpu_crowded, findings_of
 from .findings._base import CpuUse, Measured
 from .findings.long_steps import long_of
 from .findings.workers_restart import without_restarts
-from .jumps import jump_of
-from .jumps import said as jumped
+from .jumps import jump_of, jump_text
 from .shared_gpu import shared_gpu
 from .steps import (
     SIXTHS,
@@ -119,7 +117,6 @@ def diagnose(folder: Path) -> Diagnosis:
     if first.steady.seen < LEAST_STEPS:
         raise NothingMeasured(_too_few(first))
     run, seen = RunFolder(folder).record, RunFolder(folder).telemetry
-    memory_bytes = run.environment.memory_gib * 2**30
     use = cpu_use(seen, first.steady.steps, run.environment)
     cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
     gpus = gpu_use(seen, first.steady.steps, cards)
@@ -128,16 +125,8 @@ def diagnose(folder: Path) -> Diagnosis:
         unstepped = [read_record(path, Facts) for path in RunFolder(folder).seen]
     if shared := shared_gpu(seen, first.steady.steps, [*(rank.facts for rank in every), *unstepped]):
         gpus = GpuUse(None, gpus.watts, shared)
-    return _verdict(
-        mode,
-        first,
-        together,
-        tuple(lever.name for lever in run.levers),
-        use,
-        gpus,
-        memory_bytes,
-        (seen, run.environment),
-    )
+    levers = tuple(lever.name for lever in run.levers)
+    return _verdict(mode, first, together, levers, use, gpus, seen, run.environment)
 
 
 def _separate_processes(ranks: Sequence[Rank]) -> bool:
@@ -152,13 +141,12 @@ def _verdict(
     levers: tuple[str, ...],
     use: CpuUse,
     gpus: GpuUse,
-    memory_bytes: float,
-    machine: tuple[Sequence[TelemetrySample], Environment],
+    seen: Sequence[TelemetrySample],
+    machine: Environment,
 ) -> Diagnosis:
     steady, facts = first.steady, first.facts
-    usual, run_ms = without_restarts(
-        steady.steps, facts.feeding if facts else None, first.steps[-1].step - first.steps[0].step + 1
-    )
+    in_all = first.steps[-1].step - first.steps[0].step + 1
+    usual, run_ms = without_restarts(steady.steps, facts.feeding if facts else None, in_all)
     if (long := long_of(usual, steady.clock)) is not None:
         usual = tuple(step for step in usual if step.step not in long.steps)
     device, paced = mean_phases(usual, "gpu_phases"), mean_phases(usual, "gpu_paced")
@@ -171,13 +159,30 @@ def _verdict(
     grown = growth(steady.numbered, piled) if whole else None
     sixth = len(steady.steps) // SIXTHS
     ends = steady.steps[:sixth], steady.steps[-sixth:]
-    jump = jump_of(steady, first.steps, facts, *machine) if whole and grown is None else None
+    jump = jump_of(steady, first.steps, facts, seen, machine) if whole and grown is None else None
     measured = Measured(
-        wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
-        grown, memory_bytes, steady.evaluating,
-        any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpus.busy, long, micro_batches(usual), rows_of(usual), jump, longer_in(ends) if grown else ("", 0.0),
-    )  # fmt: skip
+        step_ms=wall,
+        phases=host,
+        gpu_phases=device,
+        backlog_ms=backlog_ms,
+        facts=facts,
+        levers=levers,
+        cpu=use,
+        run_ms=run_ms,
+        unseen_ms=unseen_ms,
+        unseen=sampled,
+        growth=grown,
+        memory_bytes=machine.memory_gib * 2**30,
+        evaluating=steady.evaluating,
+        evaluates=any(step.evaluation for step in steady.steps),
+        gpu_paced=Phases() if kept_busy(paced, device, gpus.busy) else paced,
+        gpu_busy=gpus.busy,
+        long=long,
+        micro=micro_batches(usual),
+        rows=rows_of(usual),
+        jump=jump,
+        grown_in=longer_in(ends) if grown else ("", 0.0),
+    )
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:
@@ -231,7 +236,7 @@ def _straggler(late: Late, rank: Rank) -> Finding:
     """The rank that the others wait for, at what makes it late."""
     measured = Measured(1.0, Phases(), None, None, rank.facts)
     where = measured.place_of(measured.loader if late.phase in {"data", "h2d"} else measured.root)
-    return finding_of(late, rank.facts.rank if rank.facts else late.index, where)
+    return late_rank(late, rank.facts.rank if rank.facts else late.index, where)
 
 
 def without(finding: Finding, levers: Collection[str]) -> Finding:
@@ -290,7 +295,7 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
         said.append(
             f"{left_out:,} steps are not in the numbers: of a long run hotlap keeps the first and the last ones"
         )
-    said += [f"{NOT_STEADY}: {jumped(measured.jump)}"] if measured.jump is not None else _uneven(slowest)
+    said += [f"{NOT_STEADY}: {jump_text(measured.jump)}"] if measured.jump is not None else _uneven(slowest)
     if measured.unseen and not measured.unseen_ms:
         said.append(f"the phases are not those of all steps: {measured.unseen} (--every-step looks at all)")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:

@@ -6,10 +6,11 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place
-from hotlap.records.profile import LongSamples, SampledPath, Samples, UserFrame
+from hotlap.records.diagnosis import Diagnosis, Finding
+from hotlap.records.profile import LongSamples, SampledPath, Samples, UserFrame, place_in
 
 from .findings.evaluation import TITLE
+from .samples import known_paths
 from .statements import own_cause_at
 
 EVALUATION: Final = "evaluation"
@@ -28,8 +29,7 @@ def with_evaluation(diagnosis: Diagnosis, *seen: Samples | LongSamples | None) -
         return diagnosis
     under = [row for row in rows if row[1][: len(path)] == path]
     share, inside = sum(row[3] for row in under) / took, max(under, key=lambda row: row[3])[2]
-    file, line, function = path[-1]
-    where = Place(file=files[file], line=line, function=function)
+    where = place_in(files, path[-1])
     cause = own_cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside) if under[0][1] == path else None
     by_torch = sum(row[3] for row in rows if row[2].startswith("torch."))
     computes = diagnosis.device == "cpu" and by_torch >= MOSTLY * took  # else the host may wait for the device there
@@ -51,7 +51,7 @@ def with_evaluation(diagnosis: Diagnosis, *seen: Samples | LongSamples | None) -
 def _rows(seen: Samples | LongSamples) -> tuple[float, list[SampledPath]]:
     """Ms of evaluations, and the samples of them, most first."""
     rows = seen.paths if isinstance(seen, Samples) else seen.lines
-    own = [row for row in rows if row[0] == EVALUATION and row[1] and all(one[0] < len(seen.files) for one in row[1])]
+    own = [row for row in known_paths(rows, seen.files) if row[0] == EVALUATION and row[1]]
     return sum(row[3] for row in own), sorted(own, key=lambda row: -row[3])
 
 

@@ -54,18 +54,8 @@ def jump_of(
     phase, more_ms = longer_in(sides)
     changed = _changed(sides, every, step)
     where = _compared(facts, step) or _line(facts, changed)
-    rows = _of(sides, lambda one: one.tokens or one.samples)
-    return Jump(
-        step,
-        was,
-        took,
-        phase,
-        more_ms,
-        changed,
-        rows,
-        where,
-        differing(samples, sides, machine),
-    )
+    rows = _was_and_is(sides, lambda one: one.tokens or one.samples)
+    return Jump(step, was, took, phase, more_ms, changed, rows, where, differing(samples, sides, machine))
 
 
 def _changed(sides: tuple[list[Step], list[Step]], every: Sequence[Step], step: int) -> Changed | None:
@@ -74,7 +64,8 @@ def _changed(sides: tuple[list[Step], list[Step]], every: Sequence[Step], step: 
     for (_, was), (at, now) in pairwise(seen):
         if step - NEAR <= at <= step + WITHIN and now > was:
             return "trained", was, now
-    if (backwards := _of(sides, lambda one: len(one.losses or (0,)))) is not None and backwards[1] > backwards[0]:
+    backwards = _was_and_is(sides, lambda one: len(one.losses or (0,)))
+    if backwards is not None and backwards[1] > backwards[0]:
         return "backwards", *backwards
     flags = [[one.evaluation for one in side if one.phases is not None] for side in sides]
     before, after = (sum(side) / max(1, len(side)) for side in flags)
@@ -84,7 +75,7 @@ def _changed(sides: tuple[list[Step], list[Step]], every: Sequence[Step], step: 
     return ("compiled", 0, compiles) if compiles else None
 
 
-def _of(sides: tuple[list[Step], list[Step]], number: Callable[[Step], int | None]) -> tuple[int, int] | None:
+def _was_and_is(sides: tuple[list[Step], list[Step]], number: Callable[[Step], int | None]) -> tuple[int, int] | None:
     """What a number of each step was and is, where that differs, also right there."""
     known = [[found for one in side if one.phases is not None and (found := number(one))] for side in sides]
     if not all(known):
@@ -138,8 +129,8 @@ def _comparisons(tree: ast.Module | None) -> Iterator[tuple[ast.Compare, str, in
                 yield node, ast.unparse(node.left), value.value + isinstance(node.ops[0], (ast.Gt, ast.LtE))
 
 
-def said(jump: Jump) -> str:
-    """For a sentence."""
+def jump_text(jump: Jump) -> str:
+    """When, by how much and in which phase, for a sentence."""
     text = f"{ms(jump.before_ms)} a step before step {jump.step}, {ms(jump.after_ms)} from then on"
     text += f" (+{ms(jump.more_ms)} in {jump.phase})" if jump.phase and jump.more_ms > 0 else ""
     text += f", with {jump.rows[1]} rows or tokens a step, {jump.rows[0]} before" if jump.rows else ""

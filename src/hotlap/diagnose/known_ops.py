@@ -12,13 +12,12 @@ import msgspec
 from hotlap.records.diagnosis import Bound, Finding, Place, left_beside
 from hotlap.records.durations import ms
 from hotlap.records.trace import HostTime, KernelTime, RankTrace
-from hotlap.trace.findings._base import per_step_ms
-from hotlap.trace.findings._base import step_ms as of_run
+from hotlap.trace import scaling
 
 from . import masks
-from .causes import JACOBIAN, PAIRS, Cause
+from .causes import JACOBIAN, Cause
 from .repeated import Line, Repeated, not_needed
-from .statements import calls, cross_entropy_at, last_of_all_at, of_all_pairs, product_at
+from .statements import calls, cross_entropy_at, last_of_all_at, pairs_at, product_at
 
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
@@ -240,7 +239,7 @@ def known_ops(
     on_device, left = bool(rank.breakdown), left_beside(findings)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
-        share = left * per_step_ms(rank, 1.0) / of_run(rank)
+        share = left * scaling.per_step_ms(rank, 1.0) / scaling.step_ms(rank)
     else:
         rows = rank.model
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)
@@ -281,26 +280,8 @@ def _told(
             first = next((text for part, text in OF_MATRICES if part in most.lower()), "")
             cause = replace(known.cause, instead=first + known.cause.instead)
             alike = " and the like" if len(of_it) > 1 else ""
-            found = _finding(cause, took, at, f"{ms(took * step_ms)} a step in {most}{alike}")
+            found = cause.finding(took, at, f"{ms(took * step_ms)} a step in {most}{alike}")
             yield found if on_device else msgspec.structs.replace(found, bound="compute")
-
-
-def _finding(cause: Cause, took: float, where: Place | None, evidence: str) -> Finding:
-    return Finding(
-        id=cause.id,
-        bound=cause.bound,
-        share=took,
-        title=cause.title,
-        where=where,
-        evidence=evidence,
-        why=cause.why,
-        instead=cause.instead,
-        named=True,
-    )
-
-
-def _pairs_at(place: Place) -> Cause | None:
-    return PAIRS if of_all_pairs(place) else None
 
 
 def _jacobian_at(place: Place) -> Cause | None:
@@ -309,7 +290,7 @@ def _jacobian_at(place: Place) -> Cause | None:
 
 ON_THE_CPU: Final = (last_of_all_at, _jacobian_at)
 """Causes that statements show. Others are told by where the host is."""
-ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, _pairs_at, _jacobian_at)
+ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, pairs_at, _jacobian_at)
 
 
 def _statements(
@@ -331,7 +312,7 @@ def _statements(
                 large = sum(ns for ns, *_ in lines) > LARGE_NS * sum(count for *_, count in lines)
                 found = replace(cause, bound="compute") if large and cause.bound == "launch" else cause
                 said = f"{ms(took * step_ms)} a step at such lines of {function or 'the file'}"
-                yield _finding(found, took, where, said)
+                yield found.finding(took, where, said)
 
 
 def _name(row: KernelTime | HostTime) -> str:

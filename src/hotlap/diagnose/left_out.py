@@ -2,10 +2,8 @@
 
 from typing import Final
 
-import msgspec
-
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
-from hotlap.records.profile import Lines
+from hotlap.records.diagnosis import Diagnosis, Finding, with_findings
+from hotlap.records.profile import Lines, place_in
 
 CLASSES: Final = 1000
 """From so many classes on the head is worth a word."""
@@ -31,12 +29,11 @@ def with_left_out(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
         share=cost,
         cost_ms=cost * diagnosis.step_ms,
         title=f"logits of {classes:,} classes for positions that the loss leaves out",
-        where=Place(file=lines.files[file], line=line, function=function),
+        where=place_in(lines.files, (file, line, function)),
         evidence=f"{share:.0%} of a step's targets are `ignore_index`; logits are {head:.0%} of the forward's products",
         why="head, softmax and their backward are computed for these positions like for all others",
         instead="select the labelled positions before the head: `kept = labels != -100`, then "
         "`F.cross_entropy(head(hidden[kept]), labels[kept])`",
         named=True,
     )
-    findings = tuple(in_order((*diagnosis.findings, found)))
-    return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
+    return with_findings(diagnosis, (*diagnosis.findings, found))

@@ -5,22 +5,28 @@ from typing import Final, NamedTuple
 
 from hotlap.records.diagnosis import LEAST_NAMED, Finding, Place
 from hotlap.records.durations import ms
-from hotlap.records.profile import Lines
+from hotlap.records.profile import Lines, place_in
 from hotlap.records.trace import HostTime, OpRoofline
+
+from .causes import Cause
 
 FUSED: Final = "aten::_scaled_dot_product_"
 SKIPPED: Final = 0.5
 """Of the scores, that a causal kernel does not compute; of two squares on the diagonal one."""
-CAUSAL: Final = (
+CAUSAL: Final = Cause(
+    "causal-mask",
     "a causal mask is given to attention as a tensor",
     "with a mask all scores are computed, of which it hides half, it is read for each head, and on a GPU the flash "
     "kernel, which takes none, is left out",
     "`F.scaled_dot_product_attention(q, k, v, is_causal=True)` without `attn_mask`",
+    "compute",
 )
-NOTHING: Final = (
+NOTHING: Final = Cause(
+    "idle-mask",
     "attention gets a mask that leaves nothing out",
     "it is read for each head, and on a GPU the flash kernel, which takes none, is left out",
     "leave `attn_mask` out where nothing is padded, which the loader knows without a look at the device",
+    "compute",
 )
 
 
@@ -36,7 +42,7 @@ def of_lines(lines: Lines) -> Iterator[Mask]:
     """As a profiled step has shown them."""
     for file, line, function, kind, times in lines.masks:
         if file < len(lines.files):
-            yield Mask(Place(file=lines.files[file], line=line, function=function), kind == "causal", times)
+            yield Mask(place_in(lines.files, (file, line, function)), kind == "causal", times)
 
 
 def not_needed(
@@ -49,21 +55,10 @@ def not_needed(
         ns = sum(row.ns for row in there if _name(row).startswith(FUSED))
         took = min(1.0, share * ns)
         if took >= LEAST_NAMED:
-            title, why, instead = CAUSAL if causal else NOTHING
-            yield Finding(
-                id="causal-mask" if causal else "idle-mask",
-                bound="compute",
-                share=took,
-                cost_ms=SKIPPED * took * step_ms if causal else None,
-                title=title,
-                where=where,
-                evidence=f"{ms(took * step_ms)} a step of attention at this line, whose masks "
-                + ("leave out exactly what comes later" if causal else "are the same as none")
-                + f" in all of {times} calls",
-                why=why,
-                instead=instead,
-                named=True,
-            )
+            cost_ms = SKIPPED * took * step_ms if causal else None
+            said = "leave out exactly what comes later" if causal else "are the same as none"
+            said = f"{ms(took * step_ms)} a step of attention at this line, whose masks {said} in all of {times} calls"
+            yield (CAUSAL if causal else NOTHING).finding(took, where, said, cost_ms)
 
 
 def _name(row: OpRoofline | HostTime) -> str:

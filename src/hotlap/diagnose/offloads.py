@@ -17,11 +17,16 @@ CALLS: Final = (
 )  # fmt: skip
 """What has activations offloaded: torch's own, and those of torchtune and TRL."""
 FULL: Final = 0.9
-"""Of the device's memory, up to which what is offloaded has room beside the peak."""
+"""Of the device's memory, up to which there is room beside the peak."""
 SHORT: Final = (
     "checkpoint some blocks in place of offloading: to compute them again may take less than the bus does; or offload "
     "only the largest tensors, on a stream of their own, so that computing hides the copies; or smaller micro-batches"
 )
+
+
+def room(found: Diagnosis) -> float | None:
+    """Bytes that the device's memory may hold beside the peak; None unknown."""
+    return None if not found.memory_bytes else FULL * found.memory_bytes - (found.peak_bytes or 0.0)
 
 
 def with_memory(finding: Finding, found: Diagnosis, traces: TraceReport, facts: Facts | None) -> Finding:
@@ -32,12 +37,12 @@ def with_memory(finding: Finding, found: Diagnosis, traces: TraceReport, facts: 
     root = facts.model if facts else None
     where = call_of(facts, CALLS) or (Measured.place_at(root.called) if root else None) or finding.where
     finding = msgspec.structs.replace(finding, where=where)
-    used, whole = found.peak_bytes, found.memory_bytes
-    if not used or not whole or facts is None:
+    used, whole, free = found.peak_bytes, found.memory_bytes, room(found)
+    if not used or not whole or free is None or facts is None:
         return finding
     at_once = max(map(bytes_a_step, traces.ranks)) / max(1, round(facts.backwards / max(1, facts.optimizer_steps)))
     said = f"{finding.evidence}; at the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB of its memory are in use"
-    if used + at_once > FULL * whole:
+    if at_once > free:
         why = "what autograd saves crosses the bus twice; beside the peak the device's memory may not hold all of it"
         return msgspec.structs.replace(finding, evidence=said, why=why, instead=SHORT, named=False)
     return msgspec.structs.replace(

@@ -1,8 +1,7 @@
 """What the trace of a profiled run adds to its verdict: lines, what each cause costs, causes that only a trace shows.
 
-Step time, phases and their shares are those of steps without the profiler. What a trace tells is a share of its own
-steps, less what the profiler made the host take longer; its ms are that share of the run's step
-(`trace/findings/_base.py`).
+Step time, phases and their shares are those of steps without the profiler. What a trace tells is made parts of these
+(`trace/scaling.py`).
 """
 
 import re
@@ -14,15 +13,14 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import (
-    BESIDE_THE_REST,
-    OUTSIDE,
+    IN_NO_PHASE,
     Bound,
     Diagnosis,
     Finding,
     Place,
-    bound_of,
     in_order,
     left_beside,
+    with_findings,
 )
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
@@ -33,21 +31,21 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
-from hotlap.trace.findings._base import host_ms, per_step_ms
 from hotlap.trace.lines import places_of
+from hotlap.trace.scaling import host_ms, per_step_ms
 from hotlap.trace.tables import Trace
 
 from . import masks
 from .autocast import outside_of_forward
 from .causes import ELEMENTS
-from .copied_again import FULL, with_kept
+from .copied_again import with_kept
 from .diagnose import diagnose
 from .findings import compute, expert_loop, h2d, own_graph, python_modes, replaced
 from .findings._base import MODEL
+from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
-from .offloads import with_memory
+from .offloads import room, with_memory
 from .repeated import DOUBLE, of_lines
-from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
@@ -78,8 +76,6 @@ COPIES: Final = ("h2d", h2d.WAITS)
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
-BESIDE: Final = BESIDE_THE_REST + OUTSIDE
-"""Of the run alone: no trace of a few steps knows of it."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -120,9 +116,7 @@ def with_traces(
     """The verdict with the traces' findings: one of a bound that the run shows too takes its place, but for causes.
 
     made: the place that makes the loop's batches, as far as the run knows it. facts, lines: of the rank that is looked
-    at.
-
-    Of a run on the CPU, where the trace shows the ops that the phases were timed around, only what they are is added.
+    at. Of a run on the CPU only what the ops of its phases are is added.
     """
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
     findings = tuple(map(_without_untold, diagnosis.findings))
@@ -131,32 +125,28 @@ def with_traces(
     if any(one.id == "double-precision" for one in findings):
         spare = [one for one in spare if one.cause is not DOUBLE]
     masked = list(masks.of_lines(lines)) if lines is not None else []
-    if not any(rank.breakdown for rank in traces.ranks):
+    rank, step_ms = traces.ranks[0], diagnosis.step_ms
+    if not any(one.breakdown for one in traces.ranks):  # a CPU: its ops are what the phases were timed around
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
-        named = [_beside_ops(_with_ops(one, traces), traces, phases, diagnosis.step_ms) for one in diagnosis.findings]
-        named = [
-            *known_ops(traces.ranks[0], named, diagnosis.step_ms, spare, masked),
-            *small_ops(traces.ranks[0], named),
-        ]
-        ordered = tuple(in_order(named))
-        return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+        told = [_beside_ops(_with_ops(one, traces), traces, phases, step_ms) for one in findings]
+        known = known_ops(rank, told, step_ms, spare, masked)
+        return with_findings(diagnosis, (*known, *small_ops(rank, told)))
     if any(one.id == "allocator" for one in traces.findings):
         findings = tuple(one for one in findings if one.id != LATE_MALLOCS)
     rest = left_beside(findings)
     scaled = tuple(msgspec.structs.replace(one, share=rest * one.share) for one in traces.findings)
     traces = msgspec.structs.replace(traces, findings=scaled)
-    left = (_left(finding, traces, diagnosis.step_ms, rest) for finding in findings)
+    left = (_left(finding, traces, step_ms, rest) for finding in findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     gone = replaced(kept)
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
-    shown = [outside_of_forward(one, lines, facts, traces.ranks[0]) for one in shown]
-    free = FULL * diagnosis.memory_bytes - (diagnosis.peak_bytes or 0.0) if diagnosis.memory_bytes else None
-    shown = [part for one in shown for part in with_kept(one, lines, traces.ranks[0], free)]
+    shown = [outside_of_forward(one, lines, facts, rank) for one in shown]
+    shown = [part for one in shown for part in with_kept(one, lines, rank, room(diagnosis))]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
-    found = known_ops(traces.ranks[0], (*kept, *shown), diagnosis.step_ms, spare, masked)
-    ordered = tuple(in_order((*found, *small_ops(traces.ranks[0], shown))))
+    found = known_ops(rank, (*kept, *shown), step_ms, spare, masked)
+    ordered = tuple(in_order((*found, *small_ops(rank, shown))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
 
@@ -204,7 +194,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float, rest: float = 1
         return None  # the trace sees into them
     if finding.id in COPIES and any(one.way == "in" for rank in traces.ranks for one in rank.copies):
         return None  # the trace has what they take
-    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE:  # no trace knows of it
+    if finding.named or finding.wrong or finding.beneath or finding.id in IN_NO_PHASE:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding
@@ -248,8 +238,7 @@ def with_backwards(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
         return diagnosis
     found = diagnosis.findings
     step_ms, rank = diagnosis.step_ms, traces.ranks[0]
-    ordered = tuple(in_order(_with_backward(finding, found, rank, step_ms) for finding in found))
-    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+    return with_findings(diagnosis, (_with_backward(finding, found, rank, step_ms) for finding in found))
 
 
 def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrace, step_ms: float) -> Finding:
@@ -262,19 +251,16 @@ def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrac
         took = sum(row.total_ns for row in rank.model if row.name.startswith(DENSE))
         share = finding.share + model * took / whole
         said = f"{finding.evidence}; with their dense gradients {ms(share * step_ms)}"
-        return (
-            msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said) if took else finding
-        )
+        with_them = msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said)
+        return with_them if took else finding
     at = finding.where
+    there = [row for row in rank.model if row.where is not None and row.where.file == at.file]
     if finding.id in WITH_ITS_BACKWARD:
-        rows = [row for row in rank.model if row.where and (row.where.file, row.where.line) == (at.file, at.line)]
+        took = sum(row.ns for row in there if row.where and row.where.line == at.line)
     elif finding.id == ELEMENTS.id and finding.bound == "launch":  # which are of lines of a function
-        rows = [
-            row for row in rank.model if row.where and (row.where.file, row.where.function) == (at.file, at.function)
-        ]
+        took = sum(row.ns for row in there if row.where and row.where.function == at.function)
     else:
         return finding
-    took = sum(row.ns for row in rows)
     return msgspec.structs.replace(finding, share=max(finding.share, model * took / whole))
 
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
-from hotlap.records.profile import Lines
+from hotlap.records.profile import Lines, place_in
 
 from .causes import Cause
 from .statements import product_at
@@ -113,14 +113,14 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
     for cause, rows in kinds.items():
         for file, line, _, times, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
-                place = Place(file=lines.files[call], line=at, function=function)
+                place = place_in(lines.files, (call, at, function))
                 if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
                 yield Repeated((lines.files[file], line), times, part, place, cause)
     for file, line, function, now, other, part in lines.orders:
         if file < len(lines.files):
             millions = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"
-            at_line = Place(file=lines.files[file], line=line, function=function)
+            at_line = place_in(lines.files, (file, line, function))
             yield Repeated((lines.files[file], line), millions, part, at_line, ORDER)
 
 
@@ -137,15 +137,5 @@ def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: flo
         times, where = max(calls, key=lambda at: calls[at])
         if (took := min(1.0, sum(calls.values()))) >= LEAST * left:
             said = SAID[cause].format(times, ms(took * step_ms))
-            yield Finding(
-                id=cause.id,
-                bound=cause.bound,
-                share=took,
-                cost_ms=took * step_ms,
-                title=cause.title,
-                where=where,
-                evidence=f"{said}, as far as a line's time goes by the numbers that it makes",
-                why=cause.why,
-                instead=cause.instead,
-                named=True,
-            )
+            said += ", as far as a line's time goes by the numbers that it makes"
+            yield cause.finding(took, where, said, took * step_ms)

@@ -1,66 +1,34 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import repeat
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order, left_beside
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, with_findings
 from hotlap.records.durations import ms
-from hotlap.records.profile import LongSamples, SampledLine, Samples, UserFrame, WorkerSamples
+from hotlap.records.profile import SampledLine, Samples, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts
 
 from . import small_ops
-from .batches import COLLECTIVES, asking, bound_of_batches, known_paths, trained_at
-from .causes import (
-    ADDS_UP,
-    ALL_ITEMS,
-    CELL,
-    CROSS_ENTROPY,
-    CUT,
-    DIAGONAL,
-    ONE_HOT,
-    PAIRS,
-    PARAMETERS,
-    PARAMETRIZED,
-    THROUGH_NUMPY,
-    VALIDATES,
-    Cause,
-)
+from .batches import bound_of_batches
+from .causes import CUT, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
+from .in_the_model import in_the_model
+from .samples import COLLECTIVES, LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, place_of, without_comprehension
 from .seldom_used import SeldomUsed, seldom_used
-from .source import function_at, statements_at
-from .statements import (
-    COMPREHENSIONS,
-    cause_at,
-    cross_entropy_at,
-    cut_at,
-    elements,
-    of_all_pairs,
-    over_parameters,
-    own_cause_at,
-    through_numpy,
-    trains,
-)
-from .uses import loops_at
+from .source import function_at
+from .statements import cut_at, own_cause_at, trains
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
 OF_LATE: Final = {"input": "input", "python": "host-code"}
 """Causes of a straggler's lateness, and the finding of one rank that they are."""
-LEAST_SHARE: Final = 0.2
-"""Of the phase's samples: a line with less does not stand for it."""
-LEAST_LOOKS: Final = 10
-WITH_ITS_BACKWARD: Final = frozenset(
-    cause.id for cause in (CELL, CROSS_ENTROPY, DIAGONAL, ONE_HOT, PAIRS, PARAMETRIZED.cause)
-)
-"""Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
 MOST_OF_IT: Final = 0.9
 """Of a phase, from which on a cause is all of it."""
 TAKEN_OVER: Final = 0.6
@@ -74,8 +42,6 @@ STACKED: Final = (
 )
 CALLS: Final = frozenset({"sync", "allocator"})
 """Findings of a trace about calls in which the host waits."""
-MOSTLY_THERE: Final = 0.6
-"""Of long steps' own code."""
 ISSUES: Final = frozenset({"forward", "optimizer", "other"})
 """Phases in which the loop's thread issues work itself."""
 TAKES: Final = re.compile(r"multiprocessing\.|queue\.|selectors\.|threading\.|torch\.")
@@ -86,8 +52,6 @@ KEPT: Final = 0.2
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
 COMPUTING: Final = frozenset({"compute", "bandwidth"})
-CELLS: Final = re.compile(r"^(torch\.)?(LSTM|GRU|RNN)Cell\.")
-"""Functions of torch's recurrent cells."""
 
 
 def with_samples(
@@ -126,83 +90,11 @@ def with_samples(
     if diagnosis.ranks == 1:  # else it may be gradients that another rank sends
         findings = tuple(map(bound_of_batches(main), findings))
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
-        causes = tuple(_of_the_model(findings, samples, device, diagnosis.ranks))
+        causes = tuple(in_the_model(findings, samples, device, diagnosis.ranks))
         findings = (*causes, *(_without(one, causes) for one in findings))
     if not device:  # else the host waits for the device, too
         findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
-    ordered = tuple(in_order(one for one in _joined(findings) if not _is_told(one, findings)))
-    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
-
-
-def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples | None = None) -> Diagnosis:
-    """The verdict with the line and the cause of steps that take much longer than the others: from the loop on, the
-    innermost line that most of their time is under and that other steps do not come to; where they come to all of
-    these, the innermost. others: of steps that are not long."""
-    own = [row for row in samples.lines if row[0] == "other" and all(one[0] < len(samples.files) for one in row[1])]
-    own = [row for row in own if row[1]]  # else the loop is over, and Python ends
-    total = sum(row[3] for row in own)
-    at: UserFrame | None = None
-    share, inside, depth, rare, last = 0.0, "", 0, False, False
-    while own := [row for row in own if len(row[1]) > depth]:
-        took: defaultdict[UserFrame, float] = defaultdict(float)
-        for row in own:
-            took[row[1][depth]] += row[3]
-        most = max(took, key=lambda one: took[one])
-        if took[most] < MOSTLY_THERE * total:  # several lines of a function, say
-            most = max(took, key=lambda one: (sum(took[two] for two in took if two[::2] == one[::2]), took[one]))
-            own = [row for row in own if row[1][depth][::2] == most[::2]]
-        else:
-            own = [row for row in own if row[1][depth] == most]
-        if sum(row[3] for row in own) < MOSTLY_THERE * total or (rare and most in samples.usual):
-            break
-        depth += 1
-        if took[most] >= MOSTLY_THERE * total:
-            at, share, rare = most, took[most] / total, most not in samples.usual
-            last = all(len(row[1]) == depth for row in own)
-            inside = max(own, key=lambda row: row[3])[2] if last else ""
-    if samples.looks < LEAST_LOOKS or at is None or not (rare or last):
-        return diagnosis
-    where = Place(file=samples.files[at[0]], line=at[1], function=at[2])
-    cause = cause_at(where, diagnosis.device != "cpu", diagnosis.ranks, inside)
-    for place, took_ms in _makes_all_items(samples).items():
-        if took_ms >= MOSTLY_THERE * total:
-            where, cause, share = place, ALL_ITEMS, took_ms / total
-    asked = asking(samples.lines, samples.files, trained_at(others)) if others is not None else ()
-    asks = sum(row[3] for row in asked) >= MOSTLY_THERE * total
-
-    def told(one: Finding) -> Finding:
-        if one.id != "long-steps":
-            return one
-        why = one.why.replace(f"; {WITHOUT_A_PROFILE}", "")
-        alone = ", which others do not reach" if rare else ""
-        evidence = f"{one.evidence}; {share:.0%} of their own code's time is under this line{alone}"
-        found = msgspec.structs.replace(
-            one, where=where, why=why, evidence=evidence, bound="input" if asks else one.bound
-        )
-        if cause is None:
-            return found
-        bound = found.bound if cause.bound == "unknown" else cause.bound
-        return msgspec.structs.replace(_with(found, cause), title=f"{one.title}: {cause.title}", bound=bound)
-
-    findings = tuple(map(told, diagnosis.findings))
-    return msgspec.structs.replace(diagnosis, findings=findings, bound=bound_of(findings))
-
-
-def _makes_all_items(samples: LongSamples) -> dict[Place, float]:
-    """Lines of an `__iter__` that make items in a loop of theirs, none of which they hand over; ms."""
-    took: defaultdict[Place, float] = defaultdict(float)
-    for _, path, _, took_ms in known_paths(samples.lines, samples.files):
-        names = [function.split(".")[-1] for _, _, function in path]
-        if "__iter__" not in names or "__getitem__" not in names[names.index("__iter__") :]:
-            continue
-        file, line, function = path[names.index("__iter__")]
-        place = Place(file=samples.files[file], line=line, function=function)
-        own = statements_at(place)[:1]
-        made = [one for each in own for one in ast.walk(each) if isinstance(one, COMPREHENSIONS)]
-        around = [*made, *loops_at(place)]
-        if around and not any(isinstance(one, (ast.Yield, ast.YieldFrom)) for each in around for one in ast.walk(each)):
-            took[place] += took_ms
-    return took
+    return with_findings(diagnosis, (one for one in _joined(findings) if not _is_told(one, findings)))
 
 
 def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
@@ -221,7 +113,7 @@ def _by_the_loop(samples: Samples, loop: Place | None) -> bool:
     rows = [row for row in samples.lines if row[0] == "data"]
     own = [row for row in rows if 0 <= row[1] < len(samples.files) and not TAKES.match(row[4])]
     own = [row for row in own if (samples.files[row[1]], row[2]) != (loop.file, loop.line)]
-    return sum(row[5] for row in own) >= MOSTLY_THERE * max(1e-9, sum(row[5] for row in rows))
+    return _part(own, rows) >= MOSTLY_THERE
 
 
 def _with_tensors(finding: Finding, loader: LoaderFacts | None, by_itself: bool) -> Finding:
@@ -265,7 +157,7 @@ def _of_seldom_used(finding: Finding, used: SeldomUsed, step_ms: float) -> tuple
     if finding.id != "host-code":
         return (finding,)
     said = f"{finding.evidence}; {used.evidence}"
-    found = msgspec.structs.replace(_with(finding, used.cause), where=used.where, evidence=said)
+    found = msgspec.structs.replace(used.cause.named(finding), where=used.where, evidence=said)
     return _divided(finding, found, used.part, step_ms)
 
 
@@ -289,7 +181,7 @@ def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Findin
         share=min(1.0, kept_ms / step_ms),
         cost_ms=kept_ms,
         title="another thread of Python runs beside the loop",
-        where=Place(file=samples.files[file], line=line, function=function),
+        where=place_in(samples.files, (file, line, function)),
         evidence=f"it ran {used:.0%} of the time; for {ms(kept_ms)} of a step the loop's thread neither ran nor waited "
         "for a core or a batch",
         why="Python runs one thread at a time: the loop waits for the interpreter's lock (GIL), each time up to 5 ms",
@@ -297,108 +189,6 @@ def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Findin
         "`threading.Event`; what it computes belongs in a process: DataLoader(num_workers=...)",
         named=True,
     )
-
-
-def _by_numpy(place: Place, inside: str) -> Cause | None:
-    return THROUGH_NUMPY if through_numpy(place) and not trains(place) else None
-
-
-def _pairs(place: Place, inside: str) -> Cause | None:
-    return PAIRS if of_all_pairs(place) else None
-
-
-def _cross_entropy(place: Place, inside: str) -> Cause | None:
-    return cross_entropy_at(place)
-
-
-def _nested(place: Place, inside: str) -> Cause | None:
-    """Python's own time: what a function of torch takes inside a loop may be computing."""
-    cause = None if inside else elements(place, nested=True)
-    adds_up = ADDS_UP if cause and cause.instead.endswith(ADDS_UP) else ""
-    return cause and replace(cause, bound="launch", instead=small_ops.INSTEAD + adds_up)
-
-
-def _parameters(place: Place, inside: str) -> Cause | None:
-    """An optimizer of the user's own, say."""
-    return replace(PARAMETERS, bound="launch") if over_parameters(place) else None
-
-
-def _parametrized(place: Place, inside: str) -> Cause | None:
-    return PARAMETRIZED.cause if PARAMETRIZED.is_inside(inside) else None
-
-
-def _validates(place: Place, inside: str) -> Cause | None:
-    return VALIDATES.cause if VALIDATES.is_inside(inside) else None
-
-
-IN_FUNCTIONS: Final = (
-    (_validates, "check arguments of distributions"),
-    (_parametrized, "compute a parametrization"),
-    (_by_numpy, "compute with numpy"),
-    (_pairs, "hold all pairs"),
-    (_cross_entropy, "compute a cross entropy"),
-    (_parameters, "go through parameters"),
-    (_nested, "lie in nested loops"),
-)
-"""Causes that are told of the lines of a function together, and what these lines do."""
-
-
-def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ranks: int) -> Iterator[Finding]:
-    """Causes at lines, or else in functions, of the forward, the update and what lies between, as a loss: by their
-    share of all looks, as these phases hold much else."""
-    total, left = sum(row[5] for row in samples.lines), left_beside(findings)
-    outside = sum(row[5] for row in samples.lines if row[0] != "backward")
-    phases = {"forward", "optimizer", *(() if any(one.id == "host-code" for one in findings) else ("other",))}
-    own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
-    told: set[tuple[int, str]] = set()
-
-    def notable(rows: Sequence[SampledLine], cause: Cause | None = None) -> bool:
-        """Whether they may be, where the cause is not known."""
-        whole = outside if cause is None or cause.id in WITH_ITS_BACKWARD else total
-        return samples.looks >= LEAST_LOOKS and sum(row[5] for row in rows) >= LEAST_SHARE * whole
-
-    def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
-        looks, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
-        where = Place(file=samples.files[first[1]], line=first[2], function=first[3])
-        evidence = f"{looks:.0%} of {samples.looks} looks at the host's stack were {at}"
-        share = left * looks
-        return _with(Finding(id=cause.id, bound=cause.bound, share=share, where=where, evidence=evidence), cause)
-
-    for rows in filter(notable, _grouped(own, lambda row: row[1:4])):
-        cell = all(CELLS.match(row[4]) for row in rows)
-        cause = CELL if cell else cause_at(_place(samples, rows[0]), device, ranks)
-        if cause is not None and cause is not PARAMETERS and notable(rows, cause):
-            told.add((rows[0][1], rows[0][3]))
-            yield finding(rows, cause, "at this line")
-    for cause_of, doing in IN_FUNCTIONS:
-        of_cause = [row for row in own if cause_of(_place(samples, row), row[4])]
-        for rows in _grouped(of_cause, lambda row: (row[1], _without_comprehension(row[3]))):
-            most = max(rows, key=lambda row: row[5])
-            cause = cause_of(_place(samples, most), most[4])
-            if cause is not None and notable(rows, cause) and (most[1], most[3]) not in told:
-                told.add((most[1], most[3]))
-                yield finding(rows, cause, f"at lines of {most[3]} that {doing}")
-
-
-def _place(samples: Samples, row: SampledLine) -> Place:
-    return Place(file=samples.files[row[1]], line=row[2], function=row[3])
-
-
-def _without_comprehension(function: str) -> str:
-    """`collate` of `collate.<locals>.<listcomp>`."""
-    return function.partition(".<locals>.<")[0]
-
-
-def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) -> list[list[SampledLine]]:
-    held: dict[object, list[SampledLine]] = {}
-    for row in rows:
-        held.setdefault(key(row), []).append(row)
-    return list(held.values())
-
-
-def _with(finding: Finding, cause: Cause) -> Finding:
-    said = {"title": cause.title, "why": cause.why, "instead": cause.instead}
-    return msgspec.structs.replace(finding, named=True, **said)
 
 
 def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -465,7 +255,7 @@ def _dearest(samples: Samples, by_line: ByLine) -> tuple[tuple[int, int, str], l
         of_function[file, function] += each
     for of, whole in sorted(of_function.items(), key=lambda one: -one[1]):
         inside = max((one for one in took if (one[0], one[2]) == of), key=lambda one: took[one])
-        if whole > took[line] and not trains(Place(file=samples.files[of[0]], line=inside[1], function=of[1])):
+        if whole > took[line] and not trains(place_in(samples.files, inside)):
             return inside, by_line[inside], whole
     return line, by_line[line], 0.0
 
@@ -482,64 +272,91 @@ def _explained(
     """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
     if samples.looks < LEAST_LOOKS or (finding.id == "host-code" and finding.named):
         return (finding,)
-    ranks = diagnosis.ranks
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
     if finding.id == "launch":
         return (_issued(finding, samples),)
     own = [row for row in samples.lines if row[0] == phase]
-    total = sum(row[5] for row in own)
-    by_line = _by_line(samples, own)
-    if not by_line or not total:
+    if (line := _line(samples, own, whose)) is None:
         return (finding,)
-    (file, line, function), rows, in_it = _dearest(samples, by_line)
-    at_line = sum(row[5] for row in rows) / total
-    if max(at_line, in_it / total) < LEAST_SHARE:
-        return (finding,)
-    inside = max(rows, key=lambda row: row[5])[4]
-    where = Place(file=samples.files[file], line=line, function=function)
-    at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
+    at_loop = loop is not None and (loop.file, loop.line) == (line.where.file, line.where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
+    cause_of = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
+    line, cause, part = _caused(samples, own, line, whose, cause_of, finding.id in PHASE_OF)
+    found = msgspec.structs.replace(finding, where=line.where, evidence=f"{finding.evidence}; {line.said}")
+    checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
+    if cause is None and (checked := _part(checks, own)) >= LEAST_SHARE:
+        cause, part, said = VALIDATES.cause, checked, f"{finding.evidence}; {checked:.0%} of it in such checks"
+        where, finding = place_of(samples, max(checks, key=lambda row: row[5])), found
+        found = msgspec.structs.replace(finding, where=where, evidence=said)
+    found = found if cause is None else cause.named(found)
+    waits = _part([row for row in own if COLLECTIVES.search(row[4])], own)
+    if finding.id == "host-code" and waits > 0.5:
+        return (_communication(found, line.inside, waits, cause is not None),)
+    if cause is None or finding.id not in PHASE_OF:  # a model's own lines say less than the one that calls it
+        return (finding if finding.title.endswith(BESIDES) else found,)
+    return _divided(finding, found, part, diagnosis.step_ms)
+
+
+class Line(NamedTuple):
+    """Where the host is, the function that it is in there, and how much of the time, for evidence."""
+
+    where: Place
+    inside: str
+    said: str
+
+
+def _line(samples: Samples, own: Sequence[SampledLine], whose: str) -> Line | None:
+    """The dearest line, where that or its function has a notable part of the time."""
+    by_line, total = _by_line(samples, own), sum(row[5] for row in own)
+    if not by_line or not total:
+        return None
+    frame, rows, in_it = _dearest(samples, by_line)
+    at_line = _part(rows, own)
+    if max(at_line, in_it / total) < LEAST_SHARE:
+        return None
+    inside = max(rows, key=lambda row: row[5])[4]
     said = f"{at_line:.0%} {whose} at this line" + (f", in {inside}" if inside else "")
     if at_line < LEAST_SHARE:
-        said = f"{in_it / total:.0%} {whose} in {function}, {at_line:.0%} at this line"
+        said = f"{in_it / total:.0%} {whose} in {frame[2]}, {at_line:.0%} at this line"
+    return Line(place_in(samples.files, frame), inside, said)
 
-    def cause_of(place: Place, inside: str) -> Cause | None:
-        return own_cause_at(place, device, ranks, inside)
 
-    of = file, _without_comprehension(function)
+def _caused(
+    samples: Samples,
+    own: Sequence[SampledLine],
+    line: Line,
+    whose: str,
+    cause_of: Callable[..., Cause | None],
+    dearest: bool,
+) -> tuple[Line, Cause | None, float]:
+    """A line with its cause and the part of the time that this takes in the line's function. dearest: the cause that
+    takes most there, in its place."""
+    where, function = line.where, without_comprehension(line.where.function or "")
     known = [
         (row, one)
         for row in own
-        if (row[1], _without_comprehension(row[3])) == of
-        and (one := cause_of(_place(samples, row), row[4])) is not None
+        if 0 <= row[1] < len(samples.files)
+        and (samples.files[row[1]], without_comprehension(row[3])) == (where.file, function)
+        and (one := cause_of(place_of(samples, row), inside=row[4])) is not None
     ]
-    took: defaultdict[str, float] = defaultdict(float)
-    for row, one in known:
-        took[one.id] += row[5]
-    cause = cause_of(where, inside)
-    if cause is not None and finding.id in PHASE_OF and took[cause.id] < max(took.values()):  # less than another one
+    took = {one.id: _part([row for row, other in known if other.id == one.id], own) for _, one in known}
+    cause = cause_of(where, inside=line.inside)
+    if cause is None:
+        return line, None, 0.0
+    if dearest and took.get(cause.id, 0.0) < max(took.values(), default=0.0):
         row, cause = max(known, key=lambda each: (took[each[1].id], each[0][5]))
-        where, inside = _place(samples, row), row[4]
-        said = f"{took[cause.id] / total:.0%} {whose} at such lines of {of[1]}"
-    if cause is not None and cause.id == CUT.id and (cut := cut_at(where)) is not None:
-        said = f"{took[CUT.id] / total:.0%} {whose} from there to the next call, at line {where.line}"
-        where = cut[0]
-    found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
-    checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
-    if cause is None and (checked := sum(row[5] for row in checks)) >= LEAST_SHARE * total:
-        cause, rest = VALIDATES.cause, finding.evidence
-        took[cause.id] = checked
-        finding, said = found, f"{checked / total:.0%} of it in such checks"
-        most = max(checks, key=lambda row: row[5])
-        found = msgspec.structs.replace(finding, where=_place(samples, most), evidence=f"{rest}; {said}")
-    found = found if cause is None else _with(found, cause)
-    waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
-    if finding.id == "host-code" and waits > 0.5:
-        return (_communication(found, inside, waits, cause is not None),)
-    if cause is None or finding.id not in PHASE_OF:  # a model's own lines say less than the one that calls it
-        return (finding if finding.title.endswith(BESIDES) else found,)
-    return _divided(finding, found, took[cause.id] / total, diagnosis.step_ms)
+        line = Line(place_of(samples, row), row[4], f"{took[cause.id]:.0%} {whose} at such lines of {function}")
+    part = took.get(cause.id, 0.0)
+    if cause.id == CUT.id and (cut := cut_at(line.where)) is not None:
+        said = f"{part:.0%} {whose} from there to the next call, at line {line.where.line}"
+        line = line._replace(where=cut[0], said=said)
+    return line, cause, part
+
+
+def _part(rows: Iterable[SampledLine], own: Iterable[SampledLine]) -> float:
+    """Of the time of all, that of some."""
+    return sum(row[5] for row in rows) / max(1e-9, sum(row[5] for row in own))
 
 
 def _issued(finding: Finding, samples: Samples) -> Finding:
@@ -548,13 +365,13 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
     own = [row for row in samples.lines if row[0] in ISSUES and 0 <= row[1] < len(samples.files)]
     total, where = sum(row[5] for row in own), finding.where
     if own and total and (finding.cost_ms is None or where is None or (function_at(where) and trains(where))):
-        (file, line, function), rows, in_it = _dearest(samples, _by_line(samples, own))
+        frame, rows, in_it = _dearest(samples, _by_line(samples, own))
         share = max(sum(row[5] for row in rows), in_it) / total
         if share < LEAST_SHARE:
             return finding
         inside = max(rows, key=lambda row: row[5])[4]
-        said = f"in {function}" if in_it else "at this line" + (f", in {inside}" if inside else "")
-        where = Place(file=samples.files[file], line=line, function=function)
+        said = f"in {frame[2]}" if in_it else "at this line" + (f", in {inside}" if inside else "")
+        where = place_in(samples.files, frame)
         evidence = f"{finding.evidence}; {share:.0%} of the host's time outside of the backward is {said}"
         finding = msgspec.structs.replace(finding, where=where, evidence=evidence)
     if where is None or trains(where):

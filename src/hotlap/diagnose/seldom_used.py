@@ -10,13 +10,14 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Place
-from hotlap.records.profile import SampledPath, Samples, UserFrame
+from hotlap.records.profile import SampledPath, Samples, UserFrame, place_in
 
-from .batches import COLLECTIVES, MODEL, NEXT_TO_NONE, known_paths, under
+from .batches import MODEL, NEXT_TO_NONE
 from .causes import Cause
-from .source import calls_in, function_at, name_of
+from .samples import COLLECTIVES, known_paths, under
+from .source import called_in, function_at, loops_at, statement_at
 from .statements import short
-from .uses import Found, Use, Uses, branch_at, calls_writer, loops_at, statement_at, writes
+from .uses import Found, Use, Uses, branch_at, calls_writer, writes
 
 READS: Final = frozenset({"cpu", "item", "numpy", "tolist"})
 """Calls that wait for a device, of which there is more to be said where they are added up."""
@@ -53,7 +54,7 @@ def seldom_used(samples: Samples) -> SeldomUsed | None:
         took[frame] += ms
         key = phase, *path[-1], inside
         left[key] = max(0.0, left.get(key, 0.0) - ms)
-    where = _place(samples.files, max(took, key=lambda one: took[one]))
+    where = place_in(samples.files, max(took, key=lambda one: took[one]))
     rest = msgspec.structs.replace(samples, lines=tuple((*key, ms) for key, ms in left.items()))
     return _of(where, use, adds, min(1.0, part), rest)
 
@@ -69,23 +70,22 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
     below: defaultdict[UserFrame, set[Place]] = defaultdict(set)
     for _, path, _, _ in own:
         for at, frame in enumerate(path):
-            below[frame] |= {_place(files, one) for one in path[at + 1 :]}
+            below[frame] |= {place_in(files, one) for one in path[at + 1 :]}
 
     def computes(frame: UserFrame) -> bool:
         """Whether all under a line only does that."""
-        place = _place(files, frame)
+        place = place_in(files, frame)
         statement, function = statement_at(place), function_at(place)
         if statement is None or calls_writer(statement) or frame in together:
             return False
-        called = {name_of(one).split(".")[-1] for one in calls_in(statement)}
-        if uses.adds_up(place) and called & READS:
+        if uses.adds_up(place) and called_in(statement) & READS:
             return False
         inner = [one for one in map(function_at, below[frame]) if one is not None and one is not function]
         return ran[frame] < NEXT_TO_NONE * took[frame] and not any(map(writes, inner))
 
     known: dict[Sequence[UserFrame], Found] = {}
     for row in own:
-        places = [_place(files, one) for one in row[1]]
+        places = [place_in(files, one) for one in row[1]]
         begins = next((at for at, one in enumerate(places) if uses.around(one) is not None), 0)
         not_each = any(map(branch_at, places)) or any(map(uses.is_conditional, places[begins:]))
         if not_each or any(map(uses.is_behind, places)):
@@ -103,34 +103,21 @@ def _step_loop(rows: Sequence[SampledPath], files: Sequence[str]) -> Place | Non
     """The innermost loop that a backward lies in with an update."""
     for path in (row[1] for row in rows if row[0] == "backward"):
         updates = False
-        for place in (_place(files, frame) for frame in reversed(path)):
+        for place in (place_in(files, frame) for frame in reversed(path)):
             for loop in loops_at(place):
-                if updates or _updates(loop):
+                if updates or "step" in called_in(loop):
                     return Place(file=place.file, line=loop.lineno)
             function = function_at(place)
-            updates |= function is not None and _updates(function)
+            updates |= function is not None and "step" in called_in(function)
     return None
 
 
-def _updates(node: ast.AST) -> bool:
-    return any(name_of(call).split(".")[-1] == "step" for call in calls_in(node))
-
-
-def _place(files: Sequence[str], frame: UserFrame) -> Place:
-    return Place(file=files[frame[0]], line=frame[1], function=frame[2])
-
-
 def _of(where: Place, use: Use, adds: bool, part: float, rest: Samples) -> SeldomUsed:
-    own, at = statement_at(where), f"line {use.line}"
-    at += f" of {use.file}" if use.file != where.file else ""
-    here = use.file == where.file and function_at(Place(file=use.file, line=use.line)) is function_at(where)
+    own, at = statement_at(where), f"line {use.line}" + (f" of {use.file}" if use.file != where.file else "")
+    here = use.file == where.file and function_at(use.place) is function_at(where)
     value = own.value if isinstance(own, (ast.Assign, ast.Return)) and not here else own
     it = f"`{short(value)}`" if value is not None else ""
-    if (
-        here
-        and use.test
-        and next(loops_at(where), None) is not next(loops_at(Place(file=use.file, line=use.line)), None)
-    ):
+    if here and use.test and next(loops_at(where), None) is not next(loops_at(use.place), None):
         it = f"{it} and the loop around it"
     there = f"`if {use.test}:` ({at})" if use.test else f"after the loop, before {at}"
     if adds:

@@ -3,13 +3,12 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import Final
 
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import HostTime, RankTrace
 
-from .source import calls_in, statements_at
+from .source import calls_in, loops_at, statement_at
 from .statements import trains
 
 MANY: Final = 64
@@ -26,7 +25,6 @@ INSTEAD: Final = (
     "`index_add_` or `scatter_reduce` for sums by group, `torch.stack` once "
     "at the end; what is the same in each step: make it once, in `__init__`, as a buffer"
 )
-FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def small_ops(rank: RankTrace, findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -63,15 +61,13 @@ def small_ops(rank: RankTrace, findings: Sequence[Finding]) -> Iterator[Finding]
 
 def _in_loop(place: Place) -> bool:
     """Whether the line lies in a loop of a function of the model, which is not one over its modules."""
-    held = statements_at(place)
-    if not held or trains(place):
+    own, loops = statement_at(place), list(loops_at(place))
+    if own is None or trains(place):
         return False
-    of_function = list(takewhile(lambda one: not isinstance(one, FUNCTIONS), held))
-    loops = [one for one in of_function if isinstance(one, (ast.For, ast.While))]
-    made = [one for one in ast.walk(held[0]) if isinstance(one, ast.comprehension)] if held[0] not in loops else []
+    made = [one for one in ast.walk(own) if isinstance(one, ast.comprehension)] if own not in loops else []
     targets = [one.target for one in (*loops, *made) if not isinstance(one, ast.While)]
     names = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
-    called = [call.func for call in calls_in(held[0])]
+    called = [call.func for call in calls_in(own)]
     of_modules = any(
         isinstance(one, ast.Subscript) or (isinstance(one, ast.Name) and one.id in names) for one in called
     )

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,9 @@ from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts
 
 MOST_BYTES: Final = 1 << 20
+SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+Loop = ast.For | ast.While
 
 
 @lru_cache(maxsize=64)
@@ -39,6 +43,11 @@ def calls_in(node: ast.AST) -> Iterator[ast.Call]:
     return (one for one in ast.walk(node) if isinstance(one, ast.Call))
 
 
+def called_in(*nodes: ast.AST) -> set[str]:
+    """The last names of all calls in them: `collect` of `gc.collect()`."""
+    return {name_at(call.func) for node in nodes for call in calls_in(node)}
+
+
 def files_of(facts: Facts | None) -> list[str]:
     """The script, and files of what was seen of it: of the loop first."""
     if facts is None:
@@ -55,7 +64,7 @@ def files_of(facts: Facts | None) -> list[str]:
 def call_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
     """The first call in the user's files whose name ends in one of these: `set_detect_anomaly`."""
     wanted = frozenset(names)
-    return first_of(facts, lambda node: isinstance(node, ast.Call) and name_of(node).split(".")[-1] in wanted)
+    return first_of(facts, lambda node: isinstance(node, ast.Call) and name_at(node.func) in wanted)
 
 
 def mention_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
@@ -91,8 +100,34 @@ def function_at(place: Place) -> ast.FunctionDef | None:
 
 
 def statements_at(place: Place) -> tuple[ast.stmt, ...]:
-    """The statements that hold a line, the innermost first."""
+    """All statements that hold a line, the innermost first."""
     return _statements(place.file, place.line) if place.line is not None else ()
+
+
+def statement_at(place: Place) -> ast.stmt | None:
+    """The innermost statement that holds a line."""
+    return next(iter(statements_at(place)), None)
+
+
+def simple_at(place: Place) -> ast.stmt | None:
+    """The statement at a line, unless that holds others."""
+    own = statement_at(place)
+    return None if own is None or is_block(own) else own
+
+
+def is_block(own: ast.AST) -> bool:
+    """Whether a statement holds others."""
+    return hasattr(own, "body")
+
+
+def statements_inside(place: Place) -> Iterator[ast.stmt]:
+    """The same of the function or class that holds it."""
+    return takewhile(lambda one: not isinstance(one, SCOPES), statements_at(place))
+
+
+def loops_at(place: Place) -> Iterator[Loop]:
+    """Loops around a line in its function, the innermost first."""
+    return (one for one in statements_inside(place) if isinstance(one, Loop))
 
 
 @lru_cache(maxsize=4096)
@@ -116,7 +151,7 @@ def growing(file: str, within: int | None = None) -> Iterator[Place]:
     if within is not None:
         in_loops, everywhere = list(_loops(function_at(Place(file=file, line=within)))), []
     else:
-        in_loops, everywhere = [loop for loop in _loops(parsed(file)) if _trains(loop)], [parsed(file)]
+        in_loops, everywhere = [loop for loop in _loops(parsed(file)) if "backward" in called_in(loop)], [parsed(file)]
     for parts, kinds in ((in_loops, ast.expr), (everywhere, ast.Attribute)):
         for assignment in (node for part in parts if part for node in ast.walk(part) if isinstance(node, ast.Assign)):
             for call in joins_itself(assignment, kinds):
@@ -131,13 +166,9 @@ def joins_itself(assignment: ast.Assign, kinds: type[ast.expr] = ast.expr) -> It
         inner = {ast.unparse(one) for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.expr)}
         parts = bool(call.args) and isinstance(call.args[0], (ast.List, ast.Tuple))
         rows = parts and isinstance(assignment.value, ast.ListComp) and targets & over
-        if name_of(call).split(".")[-1] in JOINS and (targets & inner or rows):
+        if name_at(call.func) in JOINS and (targets & inner or rows):
             yield call
 
 
 def _loops(node: ast.AST | None) -> Iterator[ast.AST]:
-    return (one for one in ast.walk(node) if isinstance(one, (ast.For, ast.While))) if node is not None else iter(())
-
-
-def _trains(loop: ast.AST) -> bool:
-    return any(name_of(call).split(".")[-1] == "backward" for call in calls_in(loop))
+    return (one for one in ast.walk(node) if isinstance(one, Loop)) if node is not None else iter(())

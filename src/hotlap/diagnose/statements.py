@@ -5,7 +5,6 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import Final
 
 from hotlap.records.diagnosis import Place
@@ -26,17 +25,30 @@ from .causes import (
     LIST,
     MANAGER,
     ONE_HOT,
+    PAIRS,
     PARAMETERS,
     SORTED,
     Cause,
     Known,
     of_many,
 )
-from .source import calls_in, function_at, joins_itself, name_at, name_of, parsed, place_at, statements_at
-
-COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
-
+from .source import (
+    COMPREHENSIONS,
+    Loop,
+    called_in,
+    calls_in,
+    function_at,
+    is_block,
+    joins_itself,
+    loops_at,
+    name_at,
+    name_of,
+    parsed,
+    place_at,
+    simple_at,
+    statement_at,
+    statements_at,
+)
 
 SHORT: Final = 60
 """Letters of the user's that are shown."""
@@ -63,13 +75,12 @@ LIGHT: Final = frozenset(
 def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "") -> Cause | None:
     """What the statement at a line does, with the user's expression in the change to make. device: the model is on
     one; ranks: how many there are; inside: the function that the host is in, where that is not the user's."""
-    held = statements_at(place)
-    if not held:
+    own = statement_at(place)
+    if own is None:
         return None
     if (place.function or "").partition(".<locals>.<")[0].endswith("__len__"):
         return LENGTH
-    own = held[0]
-    inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
+    inner = list(_of_head(own) if is_block(own) else calls_in(own))
     known_here = [one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)]
     found = _by_what_it_calls(own, inner, place, inside, known_here)
     if found is not None:
@@ -81,8 +92,8 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
 
 def calls(place: Place, known: Known) -> bool:
     """Whether the statement at a line calls one of these."""
-    held = statements_at(place)
-    return bool(held) and not isinstance(held[0], BLOCKS) and any(map(known.matches, calls_in(held[0])))
+    own = simple_at(place)
+    return own is not None and any(map(known.matches, calls_in(own)))
 
 
 def own_cause_at(place: Place, device: bool, ranks: int, inside: str) -> Cause | None:
@@ -90,8 +101,8 @@ def own_cause_at(place: Place, device: bool, ranks: int, inside: str) -> Cause |
     cause = _shared(place, inside) or cause_at(place, device, ranks, inside)
     if cause is not None or inside:
         return cause
-    cut, held = cut_at(place), statements_at(place)
-    if cut is None and held and isinstance(held[0], ast.Assign) and next(joins_itself(held[0]), None) is not None:
+    cut, own = cut_at(place), statement_at(place)
+    if cut is None and isinstance(own, ast.Assign) and next(joins_itself(own), None) is not None:
         return JOINED
     return cut[1] if cut is not None else elements(place)
 
@@ -99,10 +110,10 @@ def own_cause_at(place: Place, device: bool, ranks: int, inside: str) -> Cause |
 def _shared(place: Place, inside: str) -> Cause | None:
     """What takes long of an object that is asked for its parts: of a Manager's, where the file makes one, or a deque
     of which rows are drawn."""
-    module, held = parsed(place.file), statements_at(place)
-    if module is None or not held or isinstance(held[0], BLOCKS):
+    module, own = parsed(place.file), simple_at(place)
+    if module is None or own is None:
         return None
-    own, called = held[0], [(name_of(call).split(".")[-1], call) for call in calls_in(held[0])]
+    called = [(name_at(call.func), call) for call in calls_in(own)]
     if inside.startswith("multiprocessing."):
         waits = any(name in WAITS or (name == "get" and not call.args) for name, call in called)
         made_here = any(re.search(r"\b(Sync|Base)?[mM]anager\b", name_of(call)) for call in calls_in(module))
@@ -114,14 +125,14 @@ def _shared(place: Place, inside: str) -> Cause | None:
     deques = {name for name, value in made.items() if _is_long_deque(value)}
     drawn = [call.args[0] for name, call in called if name in {"sample", "choice", "choices"} and call.args]
     names = {name_at(one.args[0] if isinstance(one, ast.Call) and one.args else one) for one in drawn} - {""}
-    if any(name_of(call).split(".")[-1] in DRAWS for call in calls_in(function_at(place) or own)):
+    if called_in(function_at(place) or own) & DRAWS:
         names |= {name_at(one.value) for one in ast.walk(own) if isinstance(one, ast.Subscript)} & deques
     passed = inside and deques and names - made.keys()  # it has another name where it is made
     return DEQUE if names & deques or passed else None
 
 
 def _is_long_deque(node: ast.expr | None) -> bool:
-    if not isinstance(node, ast.Call) or name_of(node).split(".")[-1] != "deque":
+    if not isinstance(node, ast.Call) or name_at(node.func) != "deque":
         return False
     most = [getattr(one, "value", None) for one in (*node.args[1:], *(one.value for one in node.keywords))]
     return not any(isinstance(one, int) and one <= SHORT_DEQUE for one in most)
@@ -130,24 +141,21 @@ def _is_long_deque(node: ast.expr | None) -> bool:
 def cut_at(place: Place) -> tuple[Place, Cause] | None:
     """Where bytes, a text or a list are cut from their front, `x = x[n:]`: in the loop around a line, or a generator
     that it goes through. Python lets others look at its next call: if that takes little itself, it is told."""
-    held, module = statements_at(place), parsed(place.file)
-    around = takewhile(lambda one: not isinstance(one, ast.FunctionDef), held)
-    loop = next((one for one in around if isinstance(one, (ast.For, ast.While))), None)
-    if module is None or loop is None or _trains(loop) or ".<locals>.<" in (place.function or ""):
+    own, loop, module = statement_at(place), next(loops_at(place), None), parsed(place.file)
+    if module is None or own is None or loop is None or _trains(loop) or ".<locals>.<" in (place.function or ""):
         return None
-    light = calls_in(held[0]) if not isinstance(held[0], BLOCKS) else _of_head(held[0])
-    if any(name_of(call).split(".")[-1] not in LIGHT for call in light):
+    if any(name_at(call.func) not in LIGHT for call in (_of_head(own) if is_block(own) else calls_in(own))):
         return None
-    of = name_of(loop.iter).split(".")[-1] if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) else ""
+    of = name_at(loop.iter.func) if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) else ""
     generators = [one for one in ast.walk(module) if isinstance(one, ast.FunctionDef) and one.name == of]
-    inner = [one for each in generators for one in ast.walk(each) if isinstance(one, (ast.For, ast.While))]
+    inner = [one for each in generators for one in ast.walk(each) if isinstance(one, Loop)]
     for each in (loop, *inner):
         for at, cut in enumerate(each.body):
             then = next((one for one in each.body[at + 1 :] if _has(one, ast.Call, ast.Yield)), None)
             yields = then is not None and not _has(then, ast.Call)  # and the caller's next call comes first
             if each is not loop or yields:
                 then = next((one for one in loop.body if each is not loop and yields and _has(one, ast.Call)), cut)
-            if isinstance(cut, ast.Assign) and held[0] in {cut, then or loop}:
+            if isinstance(cut, ast.Assign) and own in {cut, then or loop}:
                 found = place_at(place.file, cut.lineno)
                 if _is_cut(cut, found):
                     return found, _with(CUT, short(cut))
@@ -174,7 +182,7 @@ def _is_cut(node: ast.Assign, at: Place) -> bool:
 
 
 def _makes_copied(node: ast.expr) -> bool:
-    if isinstance(node, ast.Call) and name_of(node).split(".")[-1] in READS:
+    if isinstance(node, ast.Call) and name_at(node.func) in READS:
         return True
     return _makes_list(node) or (isinstance(node, ast.Constant) and isinstance(node.value, (bytes, str)))
 
@@ -183,7 +191,7 @@ def _searched(own: ast.stmt, place: Place) -> str | None:
     """What searches a list: `x in NAME` or `NAME.index(x)`, of an attribute that the file, or a name that the function
     or the file, makes a list and nothing else."""
     module, function = parsed(place.file), function_at(place)
-    if module is None or isinstance(own, BLOCKS):
+    if module is None or is_block(own):
         return None
     given = [(one, ".") for one in ast.walk(module) if isinstance(one, ast.Assign)]
     given += [
@@ -220,16 +228,15 @@ def _makes_list(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
         return _makes_list(node.left) or _makes_list(node.right)
     if isinstance(node, ast.Call):
-        return name_of(node).split(".")[-1] in {"list", "sorted", "split", "splitlines", "readlines", "tolist"}
+        return name_at(node.func) in {"list", "sorted", "split", "splitlines", "readlines", "tolist"}
     return isinstance(node, (ast.List, ast.ListComp))
 
 
 def last_of_all_at(place: Place) -> Cause | None:
     """Whether the statement at a line calls a part of the model of whose output only the last position is used."""
-    held, function = statements_at(place), function_at(place)
-    if not held or function is None or isinstance(held[0], BLOCKS):
+    own, function = simple_at(place), function_at(place)
+    if own is None or function is None:
         return None
-    own = held[0]
     called = {ast.unparse(one) for one in calls_in(own) if name_of(one).startswith("self.")}
     names = {ast.unparse(target) for target in own.targets} if isinstance(own, ast.Assign) else set()
     given = names if isinstance(own, ast.Assign) and ast.unparse(own.value) in called else set()
@@ -250,9 +257,9 @@ def _is_last(index: ast.expr) -> bool:
 
 def product_at(place: Place) -> Cause | None:
     """What the statement at a line multiplies by, where that is mostly zeros."""
-    held = statements_at(place)
+    own = statement_at(place)
     for made_by, cause, modules in ((_ONE_HOT, ONE_HOT, True), (_DIAGONAL, DIAGONAL, False)):
-        if held and _multiplies(held[0], function_at(place) or held[0], made_by, modules):
+        if own is not None and _multiplies(own, function_at(place) or own, made_by, modules):
             return cause
     return None
 
@@ -262,7 +269,7 @@ def cross_entropy_at(place: Place) -> Cause | None:
     function = function_at(place)
     if function is None or _trains(function):
         return None
-    called = {name_of(call).split(".")[-1] for call in calls_in(function)}
+    called = called_in(function)
     products = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) for one in ast.walk(function))
     by_hand = "one_hot" in called and called & {"log", "log_softmax"} and products | ("mul" in called)
     return CROSS_ENTROPY if by_hand else None
@@ -273,7 +280,7 @@ def _by_what_it_calls(
 ) -> Cause | None:
     qualified = (place.function or "").partition(".<locals>.<")[0]
     function, package = qualified.split(".")[-1], inside.partition(".")[0]
-    indexed = [one for one in ast.walk(own) if isinstance(one, ast.Subscript)] if not isinstance(own, BLOCKS) else []
+    indexed = [] if is_block(own) else [one for one in ast.walk(own) if isinstance(one, ast.Subscript)]
     for known in known_here:
         if known.is_inside(inside):
             return known.cause
@@ -300,19 +307,15 @@ def _by_what_it_calls(
 def elements(place: Place, nested: bool = False) -> Cause | None:
     """That the statement at a line is one of a loop in its function that does not train, and that is not over a few
     things, as the items of a dict. nested: of one in another."""
-    held = statements_at(place)
-    inner = takewhile(lambda one: not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)), held)
-    loops: list[ast.AST] = [one for one in inner if isinstance(one, (ast.For, ast.While)) and not _trains(one)]
-    if held and not isinstance(held[0], BLOCKS):
-        loops = [*(one for one in ast.walk(held[0]) if isinstance(one, COMPREHENSIONS)), *loops]
+    own, simple = statement_at(place), simple_at(place)
+    made = [one for one in ast.walk(simple) if isinstance(one, COMPREHENSIONS)] if simple is not None else []
+    loops: list[ast.AST] = [*made, *(one for one in loops_at(place) if not _trains(one))]
     loops = [one for one in loops if not _of_few(one, parsed(place.file))]
-    if len(loops) < 1 + nested:
+    if own is None or len(loops) < 1 + nested:
         return None
-    head = (
-        loops[0].iter if isinstance(loops[0], ast.For) else loops[0].test if isinstance(loops[0], ast.While) else None
-    )
-    cause = _with(ELEMENTS, short(loops[0] if head is None else head))
-    return replace(cause, instead=cause.instead + ADDS_UP) if _adds_up(held[0], loops[0]) else cause
+    loop = loops[0]
+    cause = _with(ELEMENTS, short(loop.iter if isinstance(loop, ast.For) else getattr(loop, "test", loop)))
+    return replace(cause, instead=cause.instead + ADDS_UP) if _adds_up(own, loop) else cause
 
 
 def _adds_up(own: ast.stmt, loop: ast.AST) -> bool:
@@ -340,7 +343,7 @@ def _of_few(loop: ast.AST, module: ast.Module | None) -> bool:
             return 0 < len(over.keys if isinstance(over, ast.Dict) else over.elts) <= FEW
         if not isinstance(over, ast.Call):
             return False
-        name = name_of(over).split(".")[-1]
+        name = name_at(over.func)
         if name == "range":
             return all(
                 isinstance(one, ast.Constant) and isinstance(one.value, int) and one.value <= FEW for one in over.args
@@ -364,17 +367,17 @@ def _multiplies(own: ast.stmt, function: ast.AST, made_by: frozenset[str], modul
             operands += call.args
 
     def is_it(node: ast.AST) -> bool:
-        return isinstance(node, ast.Call) and name_of(node).split(".")[-1] in made_by
+        return isinstance(node, ast.Call) and name_at(node.func) in made_by
 
     return any(_holds(operand, is_it, function) for operand in operands)
 
 
-def of_all_pairs(place: Place) -> bool:
+def pairs_at(place: Place) -> Cause | None:
     """Whether the statement at a line computes with the differences of all pairs: `x[:, None] - y[None]`."""
-    held = statements_at(place)
-    if not held or isinstance(held[0], BLOCKS):
-        return False
-    function = function_at(place) or held[0]
+    own = simple_at(place)
+    if own is None:
+        return None
+    function = function_at(place) or own
     given = [(one, _new_dimension(one.value)) for one in ast.walk(function) if isinstance(one, ast.Assign)]
     dimensions = {ast.unparse(target): at for one, at in given if at for target in one.targets}
 
@@ -384,7 +387,7 @@ def of_all_pairs(place: Place) -> bool:
         left, right = (_new_dimension(side) or dimensions.get(ast.unparse(side)) for side in (node.left, node.right))
         return bool(left and right and left != right)
 
-    return _holds(held[0], is_pairs, function)
+    return PAIRS if _holds(own, is_pairs, function) else None
 
 
 def _holds(node: ast.AST, is_it: Callable[[ast.AST], bool], function: ast.AST) -> bool:
@@ -401,7 +404,7 @@ def _new_dimension(node: ast.expr) -> str:
         return next(
             (str(at) for at, one in enumerate(index) if isinstance(one, ast.Constant) and one.value is None), ""
         )
-    calls = (call for call in calls_in(node) if name_of(call).split(".")[-1] == "unsqueeze")
+    calls = (call for call in calls_in(node) if name_at(call.func) == "unsqueeze")
     return next((ast.unparse(call.args[-1]) for call in calls if call.args), "")
 
 
@@ -412,16 +415,14 @@ def trains(place: Place) -> bool:
 
 
 def _trains(node: ast.AST) -> bool:
-    return any(name_of(call).split(".")[-1] in {"backward", "step"} for call in calls_in(node))
+    return bool(called_in(node) & {"backward", "step"})
 
 
 def through_numpy(place: Place) -> bool:
     """Whether the statement at a line computes with numpy, or makes an array of a tensor."""
-    held = statements_at(place)
-    if not held or isinstance(held[0], BLOCKS):
-        return False
-    names = {one.id for one in ast.walk(held[0]) if isinstance(one, ast.Name)}
-    return bool(names & {"np", "numpy"}) or any(name_of(call).split(".")[-1] == "numpy" for call in calls_in(held[0]))
+    own = simple_at(place)
+    names = {one.id for one in ast.walk(own) if isinstance(one, ast.Name)} if own is not None else set()
+    return bool(names & {"np", "numpy"}) or (own is not None and "numpy" in called_in(own))
 
 
 def _about(cause: Cause, call: ast.Call) -> Cause:
@@ -459,4 +460,4 @@ def _over_parameters(loop: ast.For) -> bool:
     held = [one.slice for one in ast.walk(loop.iter) if isinstance(one, ast.Subscript)]
     if any(isinstance(one, ast.Constant) and one.value == "params" for one in held):
         return True
-    return any(name_of(call).split(".")[-1] in OF_PARAMETERS for call in calls_in(loop.iter))
+    return bool(called_in(loop.iter) & OF_PARAMETERS)

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from hotlap.records.diagnosis import Place
 
-from .source import calls_in, function_at, name_at, name_of, parsed, statements_at
+from .source import called_in, calls_in, function_at, name_at, parsed, statement_at, statements_inside
 
-EVERY: Final = 3
+LEAST_BETWEEN: Final = 3
 """Steps from one use to the next, at least, where that is a number."""
 WRITES: Final = frozenset(
     {
@@ -24,11 +24,11 @@ WRITES: Final = frozenset(
 )  # fmt: skip
 """Calls that change something, or that all ranks have to make."""
 SHOWS: Final = frozenset({"add_scalar", "debug", "info", "log", "print", "set_description", "set_postfix", "write"})
+"""Calls that show numbers to people."""
 KEEPS: Final = frozenset({"append", "extend"})
+"""Calls by which a list keeps more."""
 PLAIN: Final = frozenset({"all", "any", "is_available", "isinstance", "len", "numel"})
 """Calls in conditions that ask what there is."""
-SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-Loop = ast.For | ast.While
 
 
 class Use(NamedTuple):
@@ -37,6 +37,11 @@ class Use(NamedTuple):
     file: str
     line: int
     test: str
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(file=self.file, line=self.line)
 
 
 Found = frozenset[Use] | None
@@ -91,8 +96,7 @@ class Uses:
     def _is_of_step(self, name: str, at: Place) -> bool:
         """Whether a variable is made anew in each step."""
         scope, loop = function_at(at) or self._modules.get(at.file), self.around(at)
-        given = (one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign))
-        made = [one.lineno for one in given if name in _names(one)]
+        made = [one.lineno for one in _assigned(scope, name)]
         if loop is not None:
             return any(_holds(loop, line) for line in made)
         return self._loop is not None and bool(made)
@@ -101,7 +105,7 @@ class Uses:
         """Of a line that reads what a statement makes. name: of a variable of its function."""
         own, adds = statement_at(at), self.adds_up(made)
         if (branch := branch_at(at)) is not None:
-            shows = {name_of(call).split(".")[-1] for one in branch.body for call in calls_in(one)} & SHOWS
+            shows = called_in(*branch.body) & SHOWS
             return None if adds and not shows else frozenset({Use(at.file, branch.lineno, ast.unparse(branch.test))})
         if self.is_behind(at):
             return None if adds else frozenset({Use(at.file, at.line or 0, "")})
@@ -135,7 +139,7 @@ class Uses:
     def is_conditional(self, at: Place) -> bool:
         """Whether a line of a step is under a condition that may choose between steps, as `loss < best`: not of one of
         what is there."""
-        held = takewhile(lambda one: not isinstance(one, SCOPES) and one is not self.around(at), statements_at(at))
+        held = takewhile(lambda one: one is not self.around(at), statements_inside(at))
         tests = (one.test for one in held if isinstance(one, (ast.If, ast.While)) and one.test.lineno != at.line)
         return not all(map(_is_plain, tests))
 
@@ -173,23 +177,11 @@ def _parts(own: ast.Return, name: str) -> tuple[int, ...]:
     return tuple(at for at, one in enumerate(elements) if any(name_at(each) == name for each in ast.walk(one)))
 
 
-def statement_at(at: Place) -> ast.stmt | None:
-    """The innermost statement that holds a line."""
-    return next(iter(statements_at(at)), None)
-
-
-def loops_at(at: Place) -> Iterator[Loop]:
-    """Loops around a line in its function, the innermost first."""
-    held = takewhile(lambda one: not isinstance(one, SCOPES), statements_at(at))
-    return (one for one in held if isinstance(one, Loop))
-
-
 @lru_cache(maxsize=4096)
 def branch_at(at: Place) -> ast.If | None:
     """The branch around a line that is taken in every n-th step."""
     line = at.line or 0
-    held = takewhile(lambda one: not isinstance(one, SCOPES), statements_at(at))
-    branches = (one for one in held if isinstance(one, ast.If) and _is_every_nth(one.test, at))
+    branches = (one for one in statements_inside(at) if isinstance(one, ast.If) and _is_every_nth(one.test, at))
     return next((one for one in branches if one.body[0].lineno <= line <= (one.body[-1].end_lineno or 0)), None)
 
 
@@ -199,7 +191,7 @@ def _is_plain(test: ast.expr) -> bool:
         return all(isinstance(one, ast.Constant) for one in test.comparators)
     if isinstance(test, ast.BoolOp):
         return all(map(_is_plain, test.values))
-    return isinstance(test, ast.Constant) or (isinstance(test, ast.Call) and name_of(test).split(".")[-1] in PLAIN)
+    return isinstance(test, ast.Constant) or (isinstance(test, ast.Call) and name_at(test.func) in PLAIN)
 
 
 def _is_every_nth(test: ast.expr, at: Place) -> bool:
@@ -219,14 +211,18 @@ def _is_every_nth(test: ast.expr, at: Place) -> bool:
     n = test.left.right
     if isinstance(n, ast.Name):
         n = _given(function_at(at), n.id) or _given(parsed(at.file), n.id) or n
-    return not isinstance(n, ast.Constant) or (isinstance(n.value, int) and n.value >= EVERY)
+    return not isinstance(n, ast.Constant) or (isinstance(n.value, int) and n.value >= LEAST_BETWEEN)
 
 
 def _given(scope: ast.AST | None, name: str) -> ast.expr | None:
     """What a name is, where it is given that once."""
-    assigned = [one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign)]
-    values = [one.value for one in assigned if name in _names(one)]
-    return values[0] if len(values) == 1 else None
+    made = _assigned(scope, name)
+    return made[0].value if len(made) == 1 else None
+
+
+def _assigned(scope: ast.AST | None, name: str) -> list[ast.Assign]:
+    """Where a name is given."""
+    return [one for one in ast.walk(scope or ast.Pass()) if isinstance(one, ast.Assign) and name in _names(one)]
 
 
 def calls_writer(node: ast.AST) -> bool:
@@ -236,17 +232,15 @@ def calls_writer(node: ast.AST) -> bool:
 
 
 def _is_writer(call: ast.Call) -> bool:
-    name = name_of(call).split(".")[-1]
+    name = name_at(call.func)
     return name in WRITES or (name.endswith("_") and not name.endswith("__"))
 
 
 def writes(function: ast.FunctionDef) -> bool:
     """Whether a function may change more than its own variables."""
     nodes = list(ast.walk(function))
-    made = (
-        one for one in nodes if isinstance(one, ast.Assign) and not isinstance(one.value, (ast.Name, ast.Attribute))
-    )
-    own = {name for one in made for name in _names(one)}
+    given = [one for one in nodes if isinstance(one, ast.Assign)]
+    own = {name for one in given if not isinstance(one.value, (ast.Name, ast.Attribute)) for name in _names(one)}
     return any(_changes(one) and _root(one) not in own for one in nodes)
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Place, bound_of, in_order
+from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Place, with_findings
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
-from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
+from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts
 from hotlap.records.trace import Ranks, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
@@ -17,8 +17,9 @@ from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
 from .findings._base import Measured
 from .left_out import with_left_out
+from .long_samples import with_long_steps
 from .patchable import with_patch
-from .sampled import with_long_steps, with_samples
+from .sampled import with_samples
 
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
@@ -45,8 +46,7 @@ def _of_the_loop(found: Diagnosis) -> Diagnosis:
     if not shares:
         return found
     told = (msgspec.structs.replace(one, share=shares.get(one.id, left * one.share)) for one in found.findings)
-    findings = tuple(in_order(told))
-    return msgspec.structs.replace(found, findings=findings, bound=bound_of(findings))
+    return with_findings(found, told)
 
 
 def judged(folder: Path, traces: TraceReport | None = None) -> tuple[Diagnosis | None, str]:
@@ -128,4 +128,4 @@ def _loop(rank: RankFolder) -> Place | None:
     at = lines.places.get("data") if lines is not None else None
     if lines is None or at is None or not 0 <= at[0] < len(lines.files):
         return None
-    return Place(file=lines.files[at[0]], line=at[1], function=at[2])
+    return place_in(lines.files, at)

@@ -73,6 +73,7 @@ BESIDE_THE_REST: Final = ("cpu-crowded", "long-steps", "late-mallocs")
 OUTSIDE: Final = ("evaluation", "workers-restart")
 """Causes whose time lies outside of the steps that others are shares of: each takes its share of what the one before
 leaves of the loop's time (`verdict`)."""
+IN_NO_PHASE: Final = BESIDE_THE_REST + OUTSIDE
 MUCH: Final = 0.25
 """Of the loop's time, from which what lies outside of its steps is named before what these are made of."""
 
@@ -181,3 +182,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float | None = None
     unknown: tuple[str, ...] = ()
     next: str = ""
+
+
+def with_findings(diagnosis: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
+    """The verdict with these, in their order, and with the bound that follows from them."""
+    ordered = tuple(in_order(findings))
+    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))

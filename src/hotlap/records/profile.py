@@ -1,9 +1,11 @@
 """Records of a profiled run: `rank-K/profile.json` and `rank-K/lines.json`. The trace itself is torch's."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
+from .diagnosis import Place
 from .run import Count, Ms
 
 CalledOp = tuple[str, Count, Count, str]
@@ -36,6 +38,12 @@ MaskedLine = tuple[Count, Count, str, Literal["causal", "nothing"], Count]
 
 UserFrame = tuple[Count, Count, str]
 """Index into `files`, line, function."""
+
+
+def place_in(files: Sequence[str], frame: UserFrame) -> Place:
+    """The place of a frame, whose file has to be known."""
+    file, line, function = frame
+    return Place(file=files[file], line=line, function=function)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

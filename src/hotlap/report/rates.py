@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..records.diagnosis import Diagnosis
+from ..records.diagnosis import OUTSIDE, Diagnosis
 from ..records.durations import ms, three
 from ..records.utilisation import Utilisation
 
@@ -25,8 +25,8 @@ def mfu_parts(found: Utilisation) -> Iterator[str]:
 
 def money_parts(found: Diagnosis, price: float | None) -> Iterator[str]:
     """What the GPUs draw, a step; at a price in dollars an hour what a day costs, and of it evaluations and the first
-    finding with a share; and a million rows. What a share leaves out, compilations and evaluations that no finding
-    tells, is taken off."""
+    finding with a share; and a million rows. Shares of steps are made shares of the whole time: beside a finding of
+    evaluations the verdict's have them taken off already."""
     if found.gpu_watts is not None:
         of = "of the whole GPU, which others used too" if found.gpu_shared else "GPU"
         yield f"{found.gpu_watts:.0f} W, {three(found.gpu_watts * found.step_ms / 1000)} J a step ({of}, by NVML)"
@@ -38,8 +38,8 @@ def money_parts(found: Diagnosis, price: float | None) -> Iterator[str]:
     if found.evaluating:
         yield f"{found.evaluating:.0%} of it, ${found.evaluating * day:.2f}, goes to evaluations"
     if first is not None:
-        told = any(one.id == "evaluation" for one in found.findings)  # shares are then of what evaluations leave
-        share = first.share * max(0.0, 1 - found.compiling - (0.0 if told else found.evaluating))
+        evaluating = 0.0 if any(one.id == "evaluation" for one in found.findings) else found.evaluating
+        share = first.share * (1.0 if first.id in OUTSIDE else max(0.0, 1 - evaluating - found.compiling))
         yield f"{share:.0%} of it, ${share * day:.2f}, goes where the first finding says"
     if found.throughput:
         yield f"${1e6 * price / 3600 / found.throughput:.3g} a million {found.throughput_unit.removesuffix('/s')}"

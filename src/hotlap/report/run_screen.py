@@ -1,8 +1,8 @@
 """The verdict of one run, on one screen."""
 
+import itertools
 import signal
 from collections.abc import Iterator, Sequence
-from itertools import count as count_from
 from pathlib import Path
 from typing import Final
 
@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.diagnosis import (
-    BESIDE_THE_REST,
     COMPARE,
+    IN_NO_PHASE,
     LEAST_NAMED,
     NOT_STEADY,
-    OUTSIDE,
     Diagnosis,
     Finding,
     Place,
@@ -161,8 +160,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
         yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
         return
     shown = _shown(findings)
-    apart = BESIDE_THE_REST + OUTSIDE
-    causes = [one for one in shown if one.named and one.id not in apart and one.share >= LEAST_NAMED]
+    causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
     parts = {
         one.id: [
@@ -265,7 +263,7 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
         yield CommandLine(("hotlap", "tune", *run.command))
     elif diagnosis and diagnosis.next.endswith(COMPARE):
         yield plain(f"next: {diagnosis.next}", "dim")
-        again = next(str(path) for at in count_from(2) if not (path := Path(f"{folder}-{at}")).exists())
+        again = next(str(path) for at in itertools.count(2) if not (path := Path(f"{folder}-{at}")).exists())
         profile = ("--profile",) if RunFolder(folder).traces else ()
         recipe = ("--recipe", run.recipe) if run.recipe else ()
         yield CommandLine(("hotlap", "run", *profile, *recipe, "--out", again, *run.command))

@@ -60,6 +60,10 @@ def _a_step(ns: float, rank: RankTrace) -> str:
     return ms(ns / rank.window.count / 1e6)
 
 
+def _name(name: str) -> str:
+    return short(name, NAME, types=False)
+
+
 def _place(where: Place | None) -> str:
     return place_text(where, str(Path.cwd()))
 
@@ -101,7 +105,7 @@ def _gaps(rank: RankTrace, rows: int) -> Table:
     right = ("a step", "gaps", "longest")
     table = columns("idle because of", *right, "under", right=right, wide=("under",))
     for gap in rank.gaps[:rows]:
-        under = Parts([short(gap.doing, NAME, types=False), _place(gap.where)])
+        under = Parts([_name(gap.doing), _place(gap.where)])
         table.add_row(gap.cause, _a_step(gap.idle_ns, rank), count(gap.count), ms(gap.longest_ns / 1e6), under)
     return table
 
@@ -112,7 +116,7 @@ def _kernels(rank: RankTrace, rows: int) -> Table:
     table = columns(f"device work by {by}", *right, right=right, wide=(f"device work by {by}",))
     for row in [row for row in rank.kernels if row.by == by][:rows]:
         key = _place(row.where) if by == "line" and row.where else row.key
-        table.add_row(plain(short(key, NAME, types=False)), _a_step(row.ns, rank), percent(row.share), count(row.count))
+        table.add_row(plain(_name(key)), _a_step(row.ns, rank), percent(row.share), count(row.count))
     return table
 
 
@@ -121,7 +125,7 @@ def _host(rank: RankTrace, rows: int) -> Table:
     table = columns("host time", *right, "at", right=right, wide=("host time", "at"))
     for row in rank.host[:rows]:
         cells = (_a_step(row.ns, rank), _a_step(row.total_ns, rank), count(row.count), plain(_place(row.where)))
-        table.add_row(plain(short(row.name, NAME, types=False)), *cells)
+        table.add_row(plain(_name(row.name)), *cells)
     return table
 
 
@@ -138,7 +142,7 @@ def _syncs(rank: RankTrace, rows: int) -> Table:
 def _roofline(rank: RankTrace, rows: int) -> Table:
     table = columns("op", "a step", "limit", "of peak", "why", right=("a step", "of peak"), wide=("op", "why"))
     for row in rank.roofline[:rows]:
-        name = plain(f"{row.op} {short(row.shape, NAME, types=False)} {row.dtype}")
+        name = plain(f"{row.op} {_name(row.shape)} {row.dtype}")
         why = row.why_not or ("tensor cores" if row.tensor_cores else "")
         table.add_row(name, _a_step(row.ns, rank), row.limit, percent(row.of_peak), plain(why))
     return table
@@ -225,5 +229,5 @@ def _changes(title: str, changes: Sequence[Change]) -> Table:
         calls = f"{count(one.before_count)} → {count(one.after_count)}" if one.before_count or one.after_count else ""
         sign = "+" if one.delta_ms > 0 else "−"
         times = (ms(one.before_ms), ms(one.after_ms), f"{sign}{ms(abs(one.delta_ms))}")
-        table.add_row(plain(short(one.name, NAME, types=False)), *times, calls)
+        table.add_row(plain(_name(one.name)), *times, calls)
     return table

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from hotlap.records.diagnosis import Place
-from hotlap.records.profile import CalledOp, Lines
+from hotlap.records.profile import CalledOp, Lines, place_in
 
 from .analyses.grouping import Host, host_of
 from .steps import find_windows
@@ -102,7 +102,7 @@ def _phases(trace: Trace, lines: Lines) -> dict[int, Place]:
 
 
 def _place(lines: Lines, file: int, line: int, function: str) -> Place | None:
-    return Place(file=lines.files[file], line=line, function=function) if file < len(lines.files) else None
+    return place_in(lines.files, (file, line, function)) if file < len(lines.files) else None
 
 
 def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[int, Place]:

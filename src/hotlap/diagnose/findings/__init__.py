@@ -9,7 +9,7 @@ from types import ModuleType
 
 import msgspec
 
-from hotlap.records.diagnosis import BESIDE_THE_REST, OUTSIDE, Finding, left_beside
+from hotlap.records.diagnosis import IN_NO_PHASE, Finding, left_beside
 
 from ._base import LEAST_COST, Measured
 
@@ -44,5 +44,5 @@ def replaced(found: Sequence[Finding]) -> set[str]:
 
 def _of_the_rest(found: Sequence[Finding]) -> list[Finding]:
     """What these take is not among the time that the others are shares of."""
-    rest, apart = left_beside(found), BESIDE_THE_REST + OUTSIDE
-    return [one if one.id in apart else msgspec.structs.replace(one, share=rest * one.share) for one in found]
+    rest = left_beside(found)
+    return [one if one.id in IN_NO_PHASE else msgspec.structs.replace(one, share=rest * one.share) for one in found]

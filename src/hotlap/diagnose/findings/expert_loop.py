@@ -2,7 +2,7 @@
 
 import ast
 
-from hotlap.diagnose.source import calls_in, name_of, statements_at
+from hotlap.diagnose.source import calls_in, function_at, name_at
 from hotlap.records.diagnosis import Finding, Place
 
 from ._base import Measured
@@ -38,10 +38,10 @@ def find(measured: Measured) -> Finding | None:
 def _loop(file: str, line: int, function: str) -> Place | None:
     """The call in a loop of the function that holds this line."""
     at = Place(file=file, line=line)
-    forward = next((one for one in statements_at(at) if isinstance(one, ast.FunctionDef)), None)
+    forward = function_at(at)
     loops = [one for one in ast.walk(forward) if isinstance(one, ast.For)] if forward else []
     for call in (call for loop in loops for call in calls_in(loop)):
-        name = name_of(call).split(".")[-1]
+        name = name_at(call.func)
         if name in LOOKS and (name != "where" or len(call.args) == 1):
             return Place(file=file, line=call.lineno, function=function)
     return None

@@ -3,8 +3,7 @@
 import ast
 from typing import Final
 
-from hotlap.diagnose.source import calls_in, files_of, name_of, parsed, place_at
-from hotlap.diagnose.uses import loops_at
+from hotlap.diagnose.source import called_in, calls_in, files_of, loops_at, name_at, name_of, parsed, place_at
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts
@@ -20,7 +19,7 @@ LEAST, LEAST_ROWS, MORE = 0.05, 8, 1.5
 OWN_FORWARD: Final = 0.5
 """Forwards for each backward, from which on each row has its own."""
 ASKS: Final = frozenset({"grad", "autograd.grad", "torch.autograd.grad"})
-COMPREHENSIONS: Final = (ast.ListComp, ast.GeneratorExp)
+ROW_BY_ROW: Final = (ast.ListComp, ast.GeneratorExp)
 BY_VMAP: Final = (
     "`torch.func.vmap(torch.func.grad(loss_of_one), in_dims=(None, 0, 0))(params, x, y)`, with `loss_of_one` by "
     "`torch.func.functional_call(model, params, x[None])`, for all rows at once"
@@ -83,11 +82,11 @@ def _asked(facts: Facts, returned: bool) -> Place | None:
         calls = list(calls_in(module)) if module is not None else []
         asks = [call for call in calls if name_of(call) in ASKS]
         nodes = list(ast.walk(module)) if module is not None else []
-        made = {id(call) for one in nodes if isinstance(one, COMPREHENSIONS) for call in calls_in(one)}
+        made = {id(call) for one in nodes if isinstance(one, ROW_BY_ROW) for call in calls_in(one)}
         functions = {place_at(file, call.lineno).function for call in asks if not _loop(file, call)}
         asks += [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in functions]
         lines = [call.lineno for call in asks if id(call) in made or _loop(file, call) is not None]
-        backwards = [place_at(file, call.lineno) for call in calls if name_of(call).split(".")[-1] == "backward"]
+        backwards = [place_at(file, call.lineno) for call in calls if name_at(call.func) == "backward"]
         if not returned:
             lines = [one.line for one in backwards if one.line is not None and wants_each(one)]
         if lines:
@@ -98,5 +97,4 @@ def _asked(facts: Facts, returned: bool) -> Place | None:
 def _loop(file: str, call: ast.Call) -> ast.stmt | None:
     """The loop around a call in its function, where that has no `step`."""
     loop = next(loops_at(Place(file=file, line=call.lineno)), None)
-    steps = loop is not None and any(name_of(one).split(".")[-1] == "step" for one in calls_in(loop))
-    return None if steps else loop
+    return None if loop is None or "step" in called_in(loop) else loop

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from hotlap.diagnose.source import call_of, calls_in, first_of, name_of, statements_at
+from hotlap.diagnose.source import Loop, call_of, called_in, first_of, statements_at
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
 
@@ -69,14 +69,14 @@ def find(measured: Measured) -> Finding | None:
 
 def wants_each(place: Place) -> bool:
     """Whether the loop around a backward does something with the gradient each time, and does not step."""
-    loop = next((one for one in statements_at(place) if isinstance(one, (ast.For, ast.While))), None)
+    loop = next((one for one in statements_at(place) if isinstance(one, Loop)), None)
     always = list(_always(loop)) if loop is not None else []
-    called = {name_of(one).split(".")[-1] for node in always for one in calls_in(node)}
+    called = called_in(*always)
     read = any(isinstance(one, ast.Attribute) and one.attr == "grad" for node in always for one in ast.walk(node))
     return "step" not in called and (read or bool(called & OF_EACH))
 
 
-def _always(loop: ast.For | ast.While) -> Iterator[ast.stmt]:
+def _always(loop: Loop) -> Iterator[ast.stmt]:
     """The statements of a loop's body but for those under conditions."""
     return (one for one in loop.body if not isinstance(one, ast.If))
 

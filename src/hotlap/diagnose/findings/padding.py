@@ -52,7 +52,7 @@ def _fills_up(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         filled = [one for one in (node.left, node.right) if isinstance(one, ast.List) and len(one.elts) == 1]
         return bool(filled) and any(name_of(call) == "len" for call in calls_in(node))
-    if not isinstance(node, ast.Call) or name_of(node).split(".")[-1] not in FILLS:
+    if not isinstance(node, ast.Call) or name_at(node.func) not in FILLS:
         return False
     names = (name for argument in node.args for one in ast.walk(argument) if (name := name_at(one)))
     return any(map(PAD.match, names))

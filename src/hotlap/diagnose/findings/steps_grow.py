@@ -3,7 +3,7 @@
 import ast
 import re
 
-from hotlap.diagnose.source import call_of, files_of, first_of, growing, name_of
+from hotlap.diagnose.source import call_of, files_of, first_of, growing, name_at
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, RootFacts
@@ -66,7 +66,7 @@ def _registered(facts: Facts | None, root: RootFacts) -> Place | None:
     at = root.hook[1]
 
     def registers(node: ast.AST) -> bool:
-        if not isinstance(node, ast.Call) or name_of(node).split(".")[-1] not in HOOKS:
+        if not isinstance(node, ast.Call) or name_at(node.func) not in HOOKS:
             return False
         given = (*node.args, *(keyword.value for keyword in node.keywords))
         inside = (one for argument in given for one in ast.walk(argument))

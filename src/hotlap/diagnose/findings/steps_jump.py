@@ -1,6 +1,6 @@
 """From one step on each takes longer, as something begins there."""
 
-from hotlap.diagnose.jumps import said
+from hotlap.diagnose.jumps import jump_text
 from hotlap.diagnose.steps import GROWN
 from hotlap.records.diagnosis import Bound, Finding
 
@@ -57,7 +57,7 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=lost,
         title=f"from step {jump.step} on each takes {jump.after_ms / jump.before_ms:.1f} times as long: {what}",
         where=jump.where,
-        evidence=f"{said(jump)}; {seen.format(*numbers)}",
+        evidence=f"{jump_text(jump)}; {seen.format(*numbers)}",
         why=why,
         instead=instead,
         named=True,

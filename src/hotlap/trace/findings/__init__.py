@@ -12,7 +12,7 @@ from functools import cache
 from hotlap.records.diagnosis import Finding
 from hotlap.records.trace import RankTrace
 
-from ._base import at_most_the_step
+from ..scaling import at_most_the_step
 
 Find = Callable[[RankTrace], list[Finding]]
 LEAST_SHARE = 0.005

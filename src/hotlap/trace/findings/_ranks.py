@@ -16,8 +16,8 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import Ranks, RankTrace
 
 from ..analyses.ranks import WORTH
+from ..scaling import idle_ms, idle_scale, mean_ms, scale, share, step_ms
 from . import LEAST_SHARE
-from ._base import idle_ms, idle_scale, mean_ms, scale, share, step_ms
 
 AT_LINES: Final = ("sync",)
 """Findings of which a rank has one at each line; of all others it has one at most."""

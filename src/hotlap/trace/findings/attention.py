@@ -9,7 +9,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
-from ._base import inside, per_step_ms, share
+from ..scaling import per_step_ms, share
+from ._base import inside
 
 SOFTMAX: Final = "aten::_softmax"
 PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")

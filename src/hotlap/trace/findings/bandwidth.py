@@ -8,8 +8,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import KernelTime, RankTrace
 
+from ..scaling import per_step_ms, share
 from ..view import WITH_HOST
-from ._base import per_step_ms, share
 from .attention import scores
 
 MOVES: Final = re.compile(

@@ -7,7 +7,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
-from ._base import SLOW, no_multiple, padded, per_step_ms, share, unaligned
+from ..scaling import per_step_ms, share
+from ._base import SLOW, no_multiple, padded, unaligned
 from .attention import scores, wide
 
 HALF = frozenset({"bf16", "fp16", "fp8"})

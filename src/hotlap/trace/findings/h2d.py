@@ -5,7 +5,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
-from ._base import idle, idle_ms, per_step_ms, place, share, total
+from ..scaling import idle_ms, per_step_ms, share
+from ._base import idle, place, total
 from .offloaded import kept, most_at, part
 
 

@@ -4,7 +4,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import Gap, RankTrace
 
-from ._base import doing, idle, idle_ms, place, share, total
+from ..scaling import idle_ms, share
+from ._base import doing, idle, place, total
 
 MODEL = ("hotlap:forward", "hotlap:backward", "hotlap:optimizer", "Optimizer.")
 GLUE_NS = 100_000

@@ -5,7 +5,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
-from ._base import doing, idle, idle_ms, place, share, total
+from ..scaling import idle_ms, share
+from ._base import doing, idle, place, total
 
 
 def find(answers: RankTrace) -> list[Finding]:

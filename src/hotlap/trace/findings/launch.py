@@ -5,7 +5,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import Launches, RankTrace
 
-from ._base import between_waits, dearest, host_ms, idle, idle_ms, inside, share, total
+from ..scaling import host_ms, idle_ms, share
+from ._base import between_waits, dearest, idle, inside, total
 
 SOFTMAX = ("aten::softmax", "aten::_softmax")
 """Of attention by hand; that of a cross-entropy is another."""

@@ -8,7 +8,8 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import CopyTime, RankTrace
 
 from ..analyses.syncs import WITHIN_AN_OP
-from ._base import between_waits, idle, idle_ms, inside, per_step_ms, share, total
+from ..scaling import idle_ms, per_step_ms, share
+from ._base import between_waits, idle, inside, total
 
 ID: Final = "offloaded-activations"
 LEAST_BYTES: Final = 1 << 20

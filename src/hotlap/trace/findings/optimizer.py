@@ -5,7 +5,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
-from ._base import per_step_ms, predicted_ms, share
+from ..scaling import per_step_ms, predicted_ms, share
 
 
 def find(answers: RankTrace) -> list[Finding]:

@@ -5,7 +5,8 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
-from ._base import padded, per_step_ms, predicted_ms, share, unaligned
+from ..scaling import per_step_ms, predicted_ms, share
+from ._base import padded, unaligned
 from .attention import wide
 
 

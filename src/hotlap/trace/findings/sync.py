@@ -9,7 +9,8 @@ from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
 
 from ..analyses.syncs import PAGEABLE_IN, WITHIN_AN_OP
-from ._base import between_waits, host_ms, idle_ms, inside, share
+from ..scaling import host_ms, idle_ms, share
+from ._base import between_waits, inside
 from .offloaded import kept, waits_within
 
 ITEM = "`.item()`"
