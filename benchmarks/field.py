@@ -108,6 +108,10 @@ def tuned(script: Script, budget: str, folder: Path, limit_s: float, env: dict[s
                 each["lever"]: {name: each.get(name) for name in ("why", "ratio", "interval")}
                 for each in tune.get("dropped", ())
             },
+            "proofs": [
+                {name: proof.get(name) for name in ("at_s", "ratio", "interval", "proved")}
+                for proof in tune.get("proofs", ())
+            ],
             "trials": [[trial["purpose"], trial["outcome"], trial["wall_s"]] for trial in tune.get("trials", ())],
         }
     )
@@ -201,7 +205,8 @@ def within(row: Row) -> str:
     said = tune.get("interval") or {}
     interval = f" ({said['low']:.2f}–{said['high']:.2f})" if said else ""
     if tune.get("kept"):
-        return f"**{times(tune['speedup'])}**{interval}, {tune['wall_s']:.0f} s"
+        first = next((f", the first proof at {one['at_s']:.0f} s" for one in tune.get("proofs", ()) if one["proved"]), "")
+        return f"**{times(tune['speedup'])}**{interval}, {tune['wall_s']:.0f} s{first}"
     best = f"{times(tune['speedup'])}{interval}, not proved" if tune.get("speedup") and interval else "nothing proved"
     refused = [name for name, why in (tune.get("dropped") or {}).items() if "parity" in str(why)]
     return f"{best}; parity refused {', '.join(refused)}" if refused else best
