@@ -26,6 +26,11 @@ class Besides:
 
     def begin(self, key: int, module: Any) -> None:
         """A model is called without gradients, by a script that trains."""
+        if (
+            key in self._models and self._models[key][0]() is not module
+        ):  # that one is gone, and this lies at its address
+            del self._models[key]
+            self._step.pop(key, None)
         if key not in self._models and len(self._models) < MOST:
             row = {"name": type(module).__qualname__, "calls": 0, "steps": 0, "took_ms": 0.0, "place": None}
             self._models[key] = weakref.ref(module), row

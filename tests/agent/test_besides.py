@@ -1,0 +1,20 @@
+"""Forwards beside the training, by a clock of the test's own."""
+
+import itertools
+
+import torch
+
+from hotlap.agent.besides import FIRST, Besides
+
+
+def test_a_model_at_the_address_of_one_that_is_gone_is_another() -> None:
+    clock = itertools.count(0, 1_000_000)
+    besides = Besides(lambda: next(clock), lambda: True)
+    models = torch.nn.Linear(2, 2), torch.nn.Tanh()
+    for model, steps in zip(models, (1, 3), strict=True):
+        for step in range(steps):
+            besides.begin(7, model)
+            besides.end(7)
+            besides.step_done(FIRST + 1 + step)
+    (row,) = besides.facts(())
+    assert (row["name"], row["calls"], row["steps"], row["took_ms"]) == ("Tanh", 3, 3, 3.0)
