@@ -90,7 +90,7 @@ def test_a_part_that_is_also_called_by_itself_is_one(runner: Runner) -> None:
 
 
 NO_FACTS = """
-import hotlap.agent.facts as facts
+import hotlap.agent.facts.process as facts
 
 def fail():
     raise RuntimeError("not to be told")
