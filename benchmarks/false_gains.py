@@ -38,8 +38,8 @@ from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench
 from hotlap.experiment.statistics import LEAST_GAIN, LOOKS, Ratio, between_processes, effects
 from hotlap.experiment.turns import take_turns
 from hotlap.launch.environment import environment
-from hotlap.launch.run import RunPlan
 from hotlap.records.run import Lever
+from hotlap.runs.plan import RunPlan
 from hotlap.tune.comparison import STARTS, Comparison
 from hotlap.tune.starts import beside
 

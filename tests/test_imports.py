@@ -67,6 +67,15 @@ def test_no_modules_import_each_other(imports: dict[str, set[str]]) -> None:
     assert circle(imports) == ()
 
 
+def test_no_packages_import_each_other(imports: dict[str, set[str]]) -> None:
+    packages: dict[str, set[str]] = {package: set() for packages in FLOORS for package in packages}
+    for name, ones in imports.items():
+        package = name.split(".")[1:2]
+        if package and package[0] in packages:
+            packages[package[0]] |= {one.split(".")[1] for one in ones if "." in one} - {*package}
+    assert circle(packages) == ()
+
+
 def test_no_floor_imports_one_above_it(imports: dict[str, set[str]]) -> None:
     floor = {package: at for at, packages in enumerate(FLOORS) for package in packages}
     inner = [name for name in imports if name.count(".") > 1 or name.split(".")[-1] in floor]

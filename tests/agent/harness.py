@@ -17,12 +17,13 @@ import pytest
 
 from hotlap.launch.command import INJECT
 from hotlap.launch.environment import environment
-from hotlap.launch.run import BackgroundRun, RunPlan
+from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import Ended
 from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.runs.folder import RankFolder, RunFolder
+from hotlap.runs.plan import RunPlan
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WHOLE = ("afterwards.py", "children.py", "endings.py", "loop.py", "threads.py")

@@ -1,7 +1,6 @@
 """The window of a profiler in front of the command, on a device that is not there."""
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def told(ran: Ran) -> list[str]:
 
 def captured(runner: Runner, *words: str, **settings: Any) -> Ran:
     """A run in front of which nsys is said to be."""
-    return runner.forked("profiled.py", *words, nsight=SimpleNamespace(name="nsys"), capture_steps=STEPS, **settings)
+    return runner.forked("profiled.py", *words, capture="nsys", capture_steps=STEPS, **settings)
 
 
 def test_steady_steps_lie_between_start_and_stop(runner: Runner) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.agent.exchange import Exchange
+from hotlap.agent.facts import Model, exchange
 from hotlap.records.run import ExchangeFacts
 
 from .harness import Runner, check_clean
@@ -33,36 +33,39 @@ from .harness import Runner, check_clean
         ),
     ],
 )
-def test_what_is_not_told_is_not_known(told: dict[str, int], known: dict[str, float]) -> None:
-    facts: dict[str, Any] = {"exchange": {}}
-    model = SimpleNamespace(logger=SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=told)))
-    for one in (model, SimpleNamespace(logger=None), SimpleNamespace(), None):
-        exchange = Exchange()
-        exchange.backwards = lambda: 52
-        exchange._watched[0] = (lambda one=one: one), facts, 40  # type: ignore[misc, assignment]
-        exchange.look()
-    assert facts["exchange"] == known
-
-
-def test_the_first_backwards_connect_and_are_left_out() -> None:
-    facts: dict[str, Any] = {"exchange": {}}
-    exchange, told = Exchange(), {"iteration": 2, "avg_backward_comm_time": 90_000_000, "avg_backward_compute_time": 0}
+def test_what_is_not_told_is_not_known(
+    told: dict[str, int], known: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     logger = SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=told))
-    exchange._watched[0] = (lambda: SimpleNamespace(logger=logger)), facts, 5  # type: ignore[assignment]
+    for one in (SimpleNamespace(logger=logger), SimpleNamespace(logger=None), SimpleNamespace(), None):
+        monkeypatch.setattr(exchange, "exchanging", lambda module, one=one: one)
+        model = Model(lambda: None, "cpu", 40, {"exchange": {}}, {})
+        model.facts.update(exchange.look_at_model(model, after(52)))
+        assert model.facts["exchange"] == (known if one == SimpleNamespace(logger=logger) else {})
+
+
+def after(backwards: int) -> Any:
+    """The script, after so many."""
+    return SimpleNamespace(agent=SimpleNamespace(steps=SimpleNamespace(backwards=backwards)))
+
+
+def test_the_first_backwards_connect_and_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"iteration": 2, "avg_backward_comm_time": 90_000_000, "avg_backward_compute_time": 0}
+    logger = SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=told))
+    monkeypatch.setattr(exchange, "exchanging", lambda module: SimpleNamespace(logger=logger))
+    model = Model(lambda: None, "cpu", 5, {"exchange": {}}, {})
     for iteration, mean, known in ((2, 90.0, 90.0), (9, 30.0, (270 - 180) / 7), (100, 30.0, (330 - 180) / 9)):
         told.update(iteration=iteration, avg_backward_comm_time=int(mean * 1e6))
-        exchange.backwards = lambda iteration=iteration: iteration + 6  # type: ignore[misc]
-        exchange.look()
-        assert facts["exchange"]["exchange_ms"] == pytest.approx(known)
-    assert facts["exchange"]["backwards"] == 1
+        model.facts.update(exchange.look_at_model(model, after(iteration + 6)))
+        assert model.facts["exchange"]["exchange_ms"] == pytest.approx(known)
+    assert model.facts["exchange"]["backwards"] == 1
 
 
 def test_a_model_of_one_process_is_not_watched() -> None:
-    facts: dict[str, Any] = {"exchange": None}
-    exchange = Exchange()
-    exchange.watch(torch.nn.Linear(1, 1).modules(), facts)
-    exchange.look()
-    assert facts == {"exchange": None} and ExchangeFacts().exchange_ms is None
+    module = torch.nn.Linear(1, 1)
+    model = Model(lambda: module, "cpu", 0, {}, {})
+    assert exchange.describe_model(model) == exchange.look_at_model(model, after(9)) == {}
+    assert ExchangeFacts().exchange_ms is None
 
 
 def test_workers_that_start_each_epoch_are_timed_but_for_the_first_time(runner: Runner) -> None:

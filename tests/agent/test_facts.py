@@ -4,9 +4,12 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from hotlap.agent import facts
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import write_record
@@ -89,8 +92,38 @@ def test_a_part_that_is_also_called_by_itself_is_one(runner: Runner) -> None:
     assert {root.name: root.part_of for root in ran.facts.roots} == {"Encoder": "Whole", "Whole": None, "Other": None}
 
 
+def test_rooms_are_found_by_listing_and_asked_what_they_can_tell() -> None:
+    """A function whose name nobody calls would tell nothing."""
+    files = {path.stem for path in Path(facts.__file__).parent.glob("*.py")} - {"__init__"}
+    assert {room.__name__.rpartition(".")[2] for room in facts.ROOMS} == files
+    asked = {*re.findall(r"`(\w+)\(", facts.__doc__ or "")}
+    told = [
+        {name for name in vars(room) if name in asked or name.startswith(("describe", "look"))} for room in facts.ROOMS
+    ]
+    assert all(told) and {name for names in told for name in names} == asked
+    text = Path(facts.__file__).read_text()
+    assert all(text.count(f'"{name}"') == 1 for name in asked if name.startswith(("describe", "look")))
+
+
+def test_a_new_room_is_all_that_a_new_fact_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = SimpleNamespace(
+        describe_optimizer=lambda optimizer, parameters: {"largest": max(one.numel() for one in parameters)},
+        describe_model=lambda model: {"kind": type(model.module()).__name__},
+        handed=lambda model, leaves: {"given": len(leaves)},
+    )
+    monkeypatch.setattr(facts, "ROOMS", [*facts.ROOMS, room])
+    module = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    script = facts.Script(SimpleNamespace(steps=SimpleNamespace(backwards=0)))  # type: ignore[arg-type]
+    script.optimizer(optimizer)
+    script.root(module, training=True, compiled=False)
+    assert script.forward("handed", module, [torch.ones(1, 2)])["given"] == 1
+    assert script.optimizers[id(optimizer)]["largest"] == 6
+    assert script.roots[id(module)].facts["kind"] == script.roots[id(module)].facts["name"] == "Linear"
+
+
 NO_FACTS = """
-import hotlap.agent.facts as facts
+import hotlap.agent.facts.process as facts
 
 def fail():
     raise RuntimeError("not to be told")

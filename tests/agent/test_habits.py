@@ -10,8 +10,9 @@ import torch
 
 from hotlap.agent.denormals import denormal_share
 from hotlap.agent.facts import Script
-from hotlap.agent.habits import idle_rows, most_alike, padding
-from hotlap.records.session import Session
+from hotlap.agent.facts.hooks import most_alike
+from hotlap.agent.facts.inputs import padding
+from hotlap.agent.facts.optimizer import idle_rows, look_at_optimizer
 
 from .harness import Runner, check_clean, check_same
 
@@ -46,12 +47,12 @@ def test_step_counters_that_a_loaded_state_left_on_a_device(
     optimizer = torch.optim.AdamW(parameters, **options)
     sum(one.sum() for one in parameters).backward()
     optimizer.step()
-    script = Script(Session(folder="", package=""))
+    script = Script(SimpleNamespace())  # type: ignore[arg-type]
     script.optimizer(optimizer)
     for state in optimizer.state.values():
         state["step"] = state["step"].to(device)
-    script._look_for_counters([optimizer])
-    assert script.optimizers[id(optimizer)]["counters"] == counters
+    facts = script.optimizers[id(optimizer)]
+    assert (facts["counters"], look_at_optimizer(optimizer, facts).get("counters", 0)) == (0, counters)
 
 
 class Hook:
@@ -296,7 +297,7 @@ def test_groups_of_an_optimizer_are_told_apart_by_their_settings() -> None:
     parameters = [torch.ones(3, requires_grad=True) for _ in range(20)]
     groups = [{"params": [one], "weight_decay": 0.1 * (at % 2), "name": at} for at, one in enumerate(parameters)]
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
-    script = Script(Session(folder="", package=""))
+    script = Script(SimpleNamespace())  # type: ignore[arg-type]
     script.optimizer(optimizer)
     facts = script.optimizers[id(optimizer)]
     assert (facts["groups"], facts["settings"], facts["differ"]) == (20, 2, ["weight_decay"])
@@ -305,11 +306,11 @@ def test_groups_of_an_optimizer_are_told_apart_by_their_settings() -> None:
         optimizer, [lambda step, at=at: 0.9 ** (step * at) for at in range(20)]
     )
     scheduler.step()
-    script._look_for_settings([optimizer])
+    facts |= look_at_optimizer(optimizer, facts)
     assert (facts["settings"], facts["differ"]) == (20, ["lr", "weight_decay"])
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    script._look_for_settings([optimizer])
+    facts |= look_at_optimizer(optimizer, facts)
     assert facts["settings"] == 20
 
 

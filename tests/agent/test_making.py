@@ -16,6 +16,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hotlap.agent import host, loaders, torch_internals
+from hotlap.agent.facts import loader as loader_facts
+from hotlap.agent.facts.loader import describe_loader
 
 from .harness import Runner, check_clean
 
@@ -46,7 +48,7 @@ class Stream(IterableDataset):
 
 def followed(loader: Any, probing: bool = False) -> dict[str, Any]:
     """The facts of a loader after a pass over it."""
-    facts = defaultdict(int, loaders.described(loader), workers=loader.num_workers)
+    facts = defaultdict(int, describe_loader(loader), workers=loader.num_workers)
     facts["iterable"] = isinstance(loader.dataset, IterableDataset)
     making, iterator = loaders.Making(), iter(loader)
     while True:
@@ -101,10 +103,10 @@ def test_batches_count_that_steps_were_made_of(kind: str, epochs: int, runner: R
 
 
 def test_a_loader_is_described_without_asking_its_dataset() -> None:
-    told = loaders.described(DataLoader(TensorDataset(torch.zeros(20, 2)), batch_size=8))
+    told = describe_loader(DataLoader(TensorDataset(torch.zeros(20, 2)), batch_size=8))
     assert (told["rows"], told["epoch_batches"]) == (20, 3)
     assert told["default_collate"] and told["holds_tensors"]
-    told = loaders.described(DataLoader(Rows(), batch_size=8, collate_fn=list, sampler=range(4)))
+    told = describe_loader(DataLoader(Rows(), batch_size=8, collate_fn=list, sampler=range(4)))
     assert (told["rows"], told["default_collate"], told["holds_tensors"]) == (None, False, False)
 
 
@@ -112,13 +114,13 @@ def test_draws_without_end_are_not_rows() -> None:
     """minGPT asks its sampler for 1e10 draws an epoch."""
     rows = Rows()
     sampler = torch.utils.data.RandomSampler(rows, replacement=True, num_samples=int(1e10))
-    assert loaders.described(DataLoader(rows, batch_size=8, sampler=sampler))["rows"] == 40
+    assert describe_loader(DataLoader(rows, batch_size=8, sampler=sampler))["rows"] == 40
 
 
 def test_many_objects_are_counted_with_those_inside(monkeypatch: Any) -> None:
-    assert "objects" not in loaders.described(DataLoader(Rows()))
-    monkeypatch.setattr(loaders, "MANY_OBJECTS", 100)
-    told = loaders.described(DataLoader(Rows()))
+    assert "objects" not in describe_loader(DataLoader(Rows()))
+    monkeypatch.setattr(loader_facts, "MANY_OBJECTS", 100)
+    told = describe_loader(DataLoader(Rows()))
     assert (told["objects_in"], told["objects"]) == ("names", 120)
 
 
@@ -241,7 +243,7 @@ def test_samples_that_are_views_are_known_from_the_second_batch(sample: Any, vie
 
 def test_the_look_at_the_samples_leaves_the_batches_as_they_are() -> None:
     loader = DataLoader(TensorDataset(torch.arange(40.0)), batch_size=8)
-    facts = defaultdict(int, loaders.described(loader))
+    facts = defaultdict(int, describe_loader(loader))
     making, iterator, got = loaders.Making(), iter(loader), []
     for _ in range(5):
         making.begin(True)

@@ -23,11 +23,12 @@ from hotlap.experiment.judge import NUDGES
 from hotlap.experiment.parity import Rule, Twins, judge
 from hotlap.experiment.side import PROBE_STEPS
 from hotlap.launch.environment import environment
-from hotlap.launch.run import BackgroundRun, RunPlan
+from hotlap.launch.run import BackgroundRun
 from hotlap.levers import _pinned_draws, all_levers, variables_of
 from hotlap.records.run import Lever
 from hotlap.records.tune import Parity
 from hotlap.runs.folder import RankFolder
+from hotlap.runs.plan import RunPlan
 
 if TYPE_CHECKING:
     from agent.harness import Runner

@@ -24,12 +24,12 @@ from agent.harness import ENV, Runner, free_port
 from hotlap.experiment.outcome import refusal_in
 from hotlap.experiment.side import JOURNALS, TURNS, Bench, Side, Special, drawn, turn_of, wave_of
 from hotlap.launch.environment import environment
-from hotlap.launch.run import RunPlan
 from hotlap.levers import all_levers
 from hotlap.records.files import read_lines
 from hotlap.records.run import Facts, Lever, LoaderFacts, Phases, Step
 from hotlap.records.tune import Trial, Turn
 from hotlap.runs.folder import RankFolder, RunFolder
+from hotlap.runs.plan import RunPlan
 
 HERE = Path(__file__).parent
 SIDES = str(HERE / "scripts" / "sides.py")

@@ -31,8 +31,7 @@ from contexts import ROOT, context
 from torch import nn
 
 from agent.harness import Runner, check_clean, check_same
-from hotlap.agent.model_code import ModelCode
-from hotlap.agent.ops_seen import softmax_seen
+from hotlap.agent.facts.code import ModelCode, softmax_seen
 from hotlap.levers import settled
 from hotlap.levers.attention import _build
 from hotlap.levers.attention._find import op
@@ -641,7 +640,7 @@ def test_the_branch_of_a_script_that_runs_is_told(argv: str, told: bool | None, 
 
 
 def test_a_graph_too_large_to_look_at_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hotlap.agent.ops_seen.MOST", 50)
+    monkeypatch.setattr("hotlap.agent.facts.code.MOST", 50)
     x = q = nn.Parameter(torch.randn(1, 2, 4, 8))
     for _ in range(60):
         x = x + 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.agent.model_code import ModelCode
+from hotlap.agent.facts.code import ModelCode
 from hotlap.levers.attention._build import _kernel, by_math, without_cudnn
 from hotlap.levers.attention._find import Site
 

@@ -12,8 +12,8 @@ from contexts import GPU_ENVIRONMENT, OPTIMIZER, ROOT, context
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hotlap.agent.blocks import repeated
-from hotlap.agent.facts import _memory
+from hotlap.agent.facts.blocks import repeated
+from hotlap.agent.facts.process import _memory
 from hotlap.agent.host import Cost, Counts
 from hotlap.agent.seams import Refused
 from hotlap.levers import all_levers

@@ -67,8 +67,7 @@ class Agent:
         self.recorder = Recorder(self.folder, self.marks, self.losses)
         if session.turns:  # it ends with its tune, which follows one file
             self.recorder.most_bytes = sys.maxsize
-        self.script = Script(session)
-        self.script.exchange.backwards = lambda: self.steps.backwards
+        self.script = Script(self)
         self.host = Host()
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
@@ -241,7 +240,7 @@ class Agent:
         self.facts_at = sys.maxsize
 
     def _write_facts(self, kind: str, stopped: bool) -> None:
-        self.folder().replace("facts.json", self.script.facts(self, kind, stopped))
+        self.folder().replace("facts.json", self.script.facts(kind, stopped))
 
     # the end of the process
 
@@ -267,7 +266,7 @@ class Agent:
         main = str(getattr(sys.modules.get("__main__"), "__file__", ""))
         if LAUNCHER in sys.modules or COMPILE_WORKER in main or torch.utils.data.get_worker_info() is not None:
             return
-        seen = self.script.facts(self, "none", False)
+        seen = self.script.facts("none", False)
         path = os.path.join(self.session.folder, f"seen-{self.pid}.json")
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             json.dump(seen, file, ensure_ascii=False)

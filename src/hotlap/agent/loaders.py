@@ -1,7 +1,4 @@
-"""What is told of a loader beside its arguments: how its samples are made, and what its worker processes do.
-
-Nothing here calls the user's dataset, except for its length where torch's own sampler asked for that already.
-"""
+"""How batches are made, what the worker processes of a loader do, and which batch never came."""
 
 import os
 import random
@@ -17,42 +14,12 @@ from .probe import leaves, row_digests
 from .process_tree import read, stat, threads
 from .torch_internals import FETCHER, MapFetcher, awaited_worker, worker_pids
 
-MANY_OBJECTS: Final = 1_000_000
-"""Python objects in a dataset's containers from which workers are said to copy them: some 64 MiB each."""
 HUNG_S: Final = 10.0
 """That an unfinished wait for a batch lasted at least, to be told."""
-SAMPLED: Final = 16
 LEAST_BUSY_S: Final = 0.1
 """Of the busiest thread of a worker, ten ticks of the clock by which the system counts."""
 LOOKED_AT: Final = 64
 """Batches of which the processor time is taken."""
-
-
-def described(loader: Any) -> dict[str, Any]:
-    """Facts of a loader that is about to be iterated."""
-    from torch.utils.data.dataloader import default_collate
-
-    sampler = type(getattr(loader, "sampler", None))
-    rows, batches = _lengths(loader, sampler)
-    name, count = _objects(getattr(loader, "dataset", None))
-    return {
-        "rows": rows,
-        "epoch_batches": batches,
-        "default_collate": getattr(loader, "collate_fn", None) is default_collate,
-        "collate": _collate(getattr(loader, "collate_fn", None)),
-        "holds_tensors": _holds_tensors(getattr(loader, "dataset", None)),
-        **({"objects": count, "objects_in": name} if count >= MANY_OBJECTS else {}),
-    }
-
-
-def _collate(function: Any) -> tuple[str, int, str] | None:
-    """File, line and name of the user's function that makes a batch of samples."""
-    function = getattr(function, "func", function)  # of a partial
-    function = getattr(function, "__func__", function) if hasattr(function, "__code__") else type(function).__call__
-    code = getattr(function, "__code__", None)
-    if code is None or not Places().users(code.co_filename):
-        return None
-    return code.co_filename, code.co_firstlineno, code.co_qualname
 
 
 def hung(iterator: Any, asked_ns: int, places: Places) -> dict[str, Any] | None:
@@ -66,46 +33,6 @@ def hung(iterator: Any, asked_ns: int, places: Places) -> dict[str, Any] | None:
         return {"waited_s": waited_s, **at}
     number, worker = awaited
     return {"waited_s": waited_s, "worker": number, "worker_pid": worker.pid, "alive": worker.is_alive(), **at}
-
-
-def _lengths(loader: Any, sampler: type) -> tuple[int | None, int | None]:
-    """Rows and batches an epoch, of torch's own samplers only: asking another runs code of the user's."""
-    samplers = torch.utils.data
-    if sampler not in {samplers.SequentialSampler, samplers.RandomSampler}:
-        return None, None
-    if type(getattr(loader, "batch_sampler", None)) is not samplers.BatchSampler:
-        return None, None
-    rows = min(len(loader.sampler), len(loader.sampler.data_source))  # `num_samples` may ask for any number of draws
-    return rows, len(loader.batch_sampler)
-
-
-def _holds_tensors(dataset: Any, depth: int = 0) -> bool:
-    """Whether a dataset, or one that it wraps, has a tensor of several rows among its attributes."""
-    for value in list(getattr(dataset, "__dict__", {}).values())[:64]:
-        for item in value[:8] if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] > 1:
-                return True
-        if depth < 3 and isinstance(value, torch.utils.data.Dataset) and _holds_tensors(value, depth + 1):
-            return True
-    return False
-
-
-def _objects(dataset: Any) -> tuple[str, int]:
-    """The attribute with the most Python objects in lists, tuples, dicts and sets, and about how many."""
-    found = [("", 0)]
-    for name, value in list(getattr(dataset, "__dict__", {}).items())[:64]:
-        if isinstance(value, (list, tuple, dict, set)):
-            found.append((str(name), _size(value)))
-    return max(found, key=lambda item: item[1])
-
-
-def _size(value: Any) -> int:
-    """Objects in a container and, by a sample of its items, in those inside."""
-    if isinstance(value, (list, tuple)) and value:
-        items = value[:: max(1, len(value) // SAMPLED)][:SAMPLED]
-        inside = sum(len(item) for item in items if isinstance(item, (list, tuple, dict, set))) / len(items)
-        return int(len(value) * (1 + inside))
-    return len(value)
 
 
 class Making:

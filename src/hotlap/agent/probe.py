@@ -291,3 +291,9 @@ def redraw(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether it may be looked at: no subclass, which may compute then, nor one of several inside of `torch.vmap`."""
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return type(tensor) in kinds and not tensor.is_nested and tensor.layout == torch.strided and not mapped(tensor)

@@ -279,7 +279,7 @@ class Profile:
 
     def _no_ops(self) -> str:
         """Why ops can't be watched, "" where they can."""
-        if self.agent.compiled_frames or any(root["compiled"] for root in self.agent.script.roots.values()):
+        if self.agent.compiled_frames or any(root.facts["compiled"] for root in self.agent.script.roots.values()):
             return "torch.compile is in use: its graphs would be made anew"
         return "the script has a dispatch mode of its own on" if other_modes() else ""
 

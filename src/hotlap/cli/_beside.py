@@ -9,7 +9,6 @@ from typing import Final
 from rich.console import RenderableType
 
 from hotlap.launch import nsight, perf, py_spy
-from hotlap.launch.run import RunPlan
 from hotlap.profilers.ncu import read_ncu
 from hotlap.profilers.perf import read_perf
 from hotlap.profilers.py_spy import read_py_spy
@@ -18,6 +17,7 @@ from hotlap.records.profilers import NCU_FILE, NSYS_FILE, PY_SPY_FILE, PY_SPY_SA
 from hotlap.report.console import number, plain, stderr_console
 from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
 from hotlap.runs.folder import RunFolder
+from hotlap.runs.plan import RunPlan
 
 ROWS: Final = 10
 NAMES: Final = ("perf", "py-spy", "nsys", "ncu")
@@ -49,7 +49,7 @@ class Profiler:
             launches = f"up to {nsight.LAUNCHES} kernel launches of {number(plan.capture_steps, 'steady step')}"
             takes = "about half a second each on an H200, in which the command waits"
             stderr_console().print(plain(f"hotlap: ncu measures {launches}, {takes}", "dim"))
-        return replace(plan, perf=self.perf, py_spy=self.py_spy, nsight=self.nsight)
+        return replace(plan, perf=self.perf, py_spy=self.py_spy, capture=self.name if self.program else "")
 
     def finish(self) -> None:
         """Once the command has ended: what it recorded is written. Ctrl-C ends that."""

@@ -12,7 +12,7 @@ import typer
 from hotlap.diagnose.verdict import judged
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
-from hotlap.launch.run import RunPlan, run_in_foreground
+from hotlap.launch.run import run_in_foreground
 from hotlap.launch.supervise import exit_like
 from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
@@ -23,6 +23,7 @@ from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
+from hotlap.runs.plan import RunPlan
 from hotlap.tune.applied_levers import with_applied_levers
 from hotlap.tune.recipe import levers_of
 
@@ -121,7 +122,9 @@ def run(
 
 def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> int:
     """Returns the exit code of the command. Whatever happens to hotlap once it has ended, this process ends like it."""
-    record, ended = run_in_foreground(plan if profiler is None else profiler.put_in(plan))
+    if profiler is not None:
+        plan = profiler.put_in(plan)
+    record, ended = run_in_foreground(plan, profiler.nsight if profiler else None)
     try:
         if profiler is not None:
             profiler.finish()

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.diagnose.steps import step_time
-from hotlap.launch.command import PACKAGE
 from hotlap.launch.supervise import Ended
 from hotlap.records.diagnosis import Place
 from hotlap.records.errors import NothingMeasured
@@ -19,6 +18,7 @@ from hotlap.records.run import REFUSED, Lever, Step
 from hotlap.records.tune import Outcome
 from hotlap.records.whose import users
 from hotlap.runs.folder import RunFolder
+from hotlap.runs.plan import PACKAGE
 
 from .watch import NONE, Spare, lacks_memory, left_out
 

@@ -20,7 +20,7 @@ import msgspec
 
 from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.launch.gate import Gate
-from hotlap.launch.run import BackgroundRun, RunPlan
+from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import LOOK_S, Ended
 from hotlap.levers import variables_of
 from hotlap.levers.compiler import _compile_cache
@@ -30,6 +30,7 @@ from hotlap.records.files import new_folder
 from hotlap.records.run import Facts, LeftOut, Lever, Step
 from hotlap.records.tune import Trial, Turn
 from hotlap.runs.folder import RunFolder, TuneFolder
+from hotlap.runs.plan import RunPlan
 
 from .evidence import Evidence, read_evidence
 from .outcome import Reading, crash, names, read_outcome, refusal_in

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hotlap.profilers.nsys import is_export
 from hotlap.records.errors import RecordError
 from hotlap.trace.files import trace_files
+from hotlap.trace.nsys import is_export
 
 from .to_perfetto import merge
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-import hotlap
 from hotlap.records.errors import CommandNotFound, CommandNotRunnable, RecordError, UsageError
 from hotlap.records.session import VARIABLE, Session
+from hotlap.runs.plan import PACKAGE
 
-PACKAGE: Final = Path(hotlap.__file__).resolve().parent
 INJECT: Final = PACKAGE / "launch" / "inject"
 INJECT_SITE: Final = PACKAGE / "launch" / "inject_site"
 

@@ -1,61 +1,29 @@
 """One execution of a command under hotlap: a run folder from beginning to end."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from hotlap.records.errors import CommandError
-from hotlap.records.run import Environment, Lever, Run, Status
-from hotlap.records.session import LeverUse, Session, Settings
+from hotlap.records.run import Run, Status
+from hotlap.records.session import Session
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import RunFolder
+from hotlap.runs.plan import RunPlan
 
 from . import perf, py_spy, supervise, telemetry
-from .command import PACKAGE, environment_for, prepared, start
+from .command import environment_for, prepared, start
 from .nsight import Nsight
 from .packages import versions_of
 from .supervise import Ended, Started
 
 
-@dataclass(frozen=True)
-class RunPlan(Settings):
-    """What to run and how. perf, py_spy: their paths, to attach to a command in the foreground; nsight: to put in front
-    of it, for `capture_steps`."""
-
-    command: tuple[str, ...]
-    folder: Path
-    environment: Environment
-    levers: tuple[Lever, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-    recipe: str | None = None
-    perf: str | None = None
-    py_spy: str | None = None
-    nsight: Nsight | None = None
-    cwd: Path = field(default_factory=Path.cwd)
-
-    def session(self) -> Session:
-        """What the agent is told."""
-        told = {one.name: getattr(self, one.name) for one in fields(Settings)}
-        told["folder"], told["package"] = str(self.folder.resolve()), str(PACKAGE)
-        told["levers"] = tuple(LeverUse(lever.name, dict(lever.settings)) for lever in self.levers)
-        told["capture"] = self.nsight.name if self.nsight else ""
-        told["capture_steps"] = self.capture_steps if self.nsight else 0
-        return Session(**told)
-
-    def record(self) -> Run:
-        """The run as it begins."""
-        return Run(
-            command=self.command, cwd=str(self.cwd), environment=self.environment, started=time.time(),
-            seed=self.seed, levers=self.levers, recipe=self.recipe,
-        )  # fmt: skip
-
-
-def run_in_foreground(plan: RunPlan) -> tuple[Run, Ended]:
-    """Run the command in our own terminal; the folder must exist. Raises CommandError, RecordError, before it starts.
+def run_in_foreground(plan: RunPlan, nsight: Nsight | None = None) -> tuple[Run, Ended]:
+    """Run the command in our own terminal, behind its profiler where that starts it; the folder must exist. Raises
+    CommandError, RecordError, before it starts.
 
     The caller writes the run that is returned: a disk that is full by then must not hide how the command ended.
     """
@@ -63,7 +31,7 @@ def run_in_foreground(plan: RunPlan) -> tuple[Run, Ended]:
     run.write(record)
     begun = time.monotonic()
     try:
-        process = _begun(plan, run.file(Session).resolve())
+        process = _begun(plan, nsight, run.file(Session).resolve())
     except CommandError as error:
         ended = Ended(code=error.exit_code, signal=None)
         run.write(_closed(record, run, ended, "failed", begun))
@@ -80,13 +48,13 @@ def run_in_foreground(plan: RunPlan) -> tuple[Run, Ended]:
     return _closed(record, run, ended, status, begun), ended
 
 
-def _begun(plan: RunPlan, session_file: Path) -> Started:
+def _begun(plan: RunPlan, nsight: Nsight | None, session_file: Path) -> Started:
     """The command, behind its profiler where that starts it. Raises CommandError, RecordError."""
     session = plan.session()
-    if plan.nsight is not None:
+    if nsight is not None:
         program = prepared(plan.command, session, session_file, plan.cwd)
         environment = environment_for(session_file, plan.variables)
-        behind = plan.nsight.start(plan.command, program, plan.cwd, environment)
+        behind = nsight.start(plan.command, program, plan.cwd, environment)
         if behind is not None:
             return behind
         session = replace(session, capture="", capture_steps=0)

@@ -15,7 +15,6 @@ from hotlap.experiment.statistics import Effect, between_processes, effects
 from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
 from hotlap.experiment.watch import Listener
 from hotlap.launch.environment import environment
-from hotlap.launch.run import RunPlan
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import _pinned_draws, _same_random, all_levers
 from hotlap.records.durations import ms
@@ -24,6 +23,7 @@ from hotlap.records.patch import Verification
 from hotlap.records.run import Lever
 from hotlap.records.tune import Interval, Parity, Trial
 from hotlap.runs.folder import TuneFolder
+from hotlap.runs.plan import RunPlan
 
 from .copy import Copy, copy
 from .patch import Patched

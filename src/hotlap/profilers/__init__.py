@@ -1,2 +1,1 @@
-"""What other profilers recorded, read: Nsight Systems as a trace of its own, Nsight Compute, perf and py-spy beside
-one."""
+"""What other profilers recorded, read: Nsight Compute, perf and py-spy. Nsight Systems' is a trace: `trace/nsys.py`."""

@@ -1,1 +1,2 @@
-"""Reading `torch.profiler` traces: files into tables (`read`), tables into answers (`analyses`)."""
+"""Reading traces: files of `torch.profiler` (`read`) and of Nsight Systems (`nsys`) into tables, tables into answers
+(`analyses`)."""

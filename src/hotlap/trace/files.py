@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hotlap.profilers import nsys
 from hotlap.records.errors import RecordError
 from hotlap.runs.folder import FILES, REQUEST, TRACE, RunFolder
 
+from . import nsys
 from .read import Progress, read, read_stream
 from .tables import Trace
 

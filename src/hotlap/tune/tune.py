@@ -10,13 +10,13 @@ from hotlap.experiment.watch import Listener
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.packages import versions_of
-from hotlap.launch.run import RunPlan
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import all_levers
 from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
 from hotlap.records.files import RECIPE, new_folder, read_record, write_recipe, write_record
 from hotlap.records.tune import Tune
 from hotlap.runs.folder import TuneFolder
+from hotlap.runs.plan import RunPlan
 
 from .objective import KINDS, TuneRequest
 from .recipe import recipe_of

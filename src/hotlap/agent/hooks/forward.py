@@ -39,8 +39,8 @@ costs 0.1 ms, and some scripts call `eval` of a frozen part in every step."""
 WRAPPED_ANEW = 3
 """Steps in a row in which a new module of a class was called around the same parameters. From then on the class is one
 of wrappers that are made anew in each step, as torchdiffeq's: what they wrap is looked for in their place."""
-DESCRIBED, DESCRIBED_AUTOCAST = 16, 3
-"""Forwards of a module whose inputs, and whose autocast, are described after the first."""
+DESCRIBED = 16
+"""Forwards of a module that are described after the first."""
 LOOKS = 3
 """Forwards with gradients of which is looked at what ran."""
 
@@ -385,12 +385,10 @@ class Root(Watched):
             self._first(module, training)
         elif self.described < DESCRIBED and (training or inference):
             self.described += 1
-            if self.described <= DESCRIBED_AUTOCAST:
-                agent.script.inside_autocast(module, self.device)
             found = list(leaves([*args, *kwargs.values()]))
-            agent.script.inputs(module, found)
-            if training:
-                agent.guard.spare(HABITS, agent.script.habits.give_up, agent.script.handed, module, found)
+            agent.script.forward("handed", module, found)
+            if training and agent.script.habits.looking:
+                agent.guard.spare(HABITS, agent.script.habits.give_up, agent.script.forward, "numbers", module, found)
 
     def _first(self, module: Any, training: bool) -> None:
         self.levers_in = True
@@ -434,7 +432,8 @@ class Root(Watched):
             self.agent.probe.random_draws(self.random, random_state())
             self.random = None
         if self.looks and training:
-            self.looks = self.looks - 1 if self.agent.script.forward_ops(self.module(), output) else 0
+            told = self.agent.script.forward("returned", self.module(), output)
+            self.looks = self.looks - 1 if False in told.values() else 0
         if training and not steps.outside_rows:  # a text that grows by a token is handed over whole each time
             handed = [*args, *kwargs.values()]
             steps.timeline.segment.tokens += self.agent.tokens.of(self.key, self.module(), handed, output)

@@ -83,7 +83,7 @@ def _differentiates_again(modules: int) -> bool:
 
 def _files() -> list[str]:
     """Of the script and what it imported, those that are the user's."""
-    from hotlap.agent.imported import ATTRIBUTES
+    from hotlap.agent.facts.process import ATTRIBUTES
     from hotlap.agent.lines import Places
 
     users = Places().users

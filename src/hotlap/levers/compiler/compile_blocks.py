@@ -113,7 +113,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     """Compile the repeated blocks of a model in place. Raises Refused where copies of modules would share them."""
     import torch
 
-    from hotlap.agent.blocks import form_of, repeated
+    from hotlap.agent.facts.blocks import form_of, repeated
     from hotlap.agent.seams import Refused
 
     from ._graph import prepare

@@ -69,7 +69,7 @@ def checkpoint_blocks(root: Any, every: int, refuse: Callable[[str], None]) -> N
 
     Raises Refused where that can be seen beforehand.
     """
-    from hotlap.agent.blocks import repeated
+    from hotlap.agent.facts.blocks import repeated
     from hotlap.agent.seams import Refused
 
     blocks = repeated(root)[::every]

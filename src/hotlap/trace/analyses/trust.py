@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from hotlap.profilers.nsys import GRAPH
 from hotlap.records.durations import ms
 from hotlap.records.trace import Trust
+from hotlap.trace.nsys import GRAPH
 from hotlap.trace.view import View
 
 from . import totals

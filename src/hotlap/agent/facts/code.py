@@ -1,4 +1,5 @@
-"""What the code of a model says of it: whether it has attention, by hand or fused, and shapes that depend on values."""
+"""What the code of a model says of it: whether it has attention, by hand or fused, and shapes that depend on values;
+and whether that attention ran, by the autograd graph behind what the model returned: nothing is hooked for it."""
 
 import dis
 import inspect
@@ -6,7 +7,10 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any, Final
 
-from .reachable_code import reachable
+from ..probe import leaves
+from ..reachable_code import reachable
+from ..torch_internals import PythonNode
+from . import Facts, Model
 
 SOFTMAX: Final = frozenset({"softmax", "Softmax"})
 PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm"})
@@ -24,6 +28,22 @@ WITHOUT_WEIGHTS: Final = ("TransformerEncoderLayer", "TransformerDecoderLayer")
 """torch's layers that ask their MultiheadAttention for no weights, and so run the fused kernel already."""
 CHECK_MASKS: Final = ("TransformerEncoder", "TransformerDecoder")
 """torch's modules that compare their mask with the causal one in each forward."""
+MOST: Final = 20_000
+"""Nodes of a graph that are looked at: a tenth of a second."""
+NOT_BY_HAND: Final = ("LogSoftmax", "SafeSoftmax")
+"""A loss, and what torch's fused attention is made of where it runs by its formula."""
+LEAF: Final = "torch::autograd::AccumulateGrad"
+
+
+def describe_model(model: Model) -> Facts:
+    code = ModelCode(model.module().modules())
+    names = ("softmax", "sdpa", "constants", "expert_loop", "mask_checks", "shapes_by")
+    return {name: getattr(code, name) for name in names}
+
+
+def returned(model: Model, output: Any) -> Facts:
+    """Whether the softmax that its code has did run."""
+    return {"softmax_ran": softmax_seen(output, model.module().parameters())} if model.facts["softmax"] else {}
 
 
 class ModelCode:
@@ -106,3 +126,29 @@ def _multiplies(code: CodeType) -> bool:
     if not PRODUCTS.isdisjoint(code.co_names):
         return True
     return any(one.opname == "BINARY_OP" and one.argrepr in {"@", "@="} for one in dis.get_instructions(code))
+
+
+def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
+    """Whether the script's code ran a softmax. None where it may have out of sight: in an autograd function of Python's
+    (a checkpoint, compiled code), or in a part without gradients, whose parameters the graph does not reach."""
+    unseen = {id(parameter) for parameter in parameters}
+    opaque = False
+    try:
+        waiting = [leaf.grad_fn for leaf in leaves(output) if leaf.grad_fn is not None]
+    except RuntimeError:  # a view that was written to where it has no gradient
+        return None
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        name = node.name()
+        if "Softmax" in name and not name.startswith(NOT_BY_HAND):
+            return True
+        opaque = opaque or isinstance(node, PythonNode)
+        if name == LEAF:
+            unseen.discard(id(node.variable))
+        new = {before for before, _ in node.next_functions} - seen - {None}
+        if len(seen) + len(new) > MOST:
+            return None
+        seen |= new
+        waiting += new
+    return None if opaque or unseen else False

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hotlap.profilers import nsys
 from hotlap.records.errors import RecordError
 from hotlap.records.trace import RankTrace
+from hotlap.trace import nsys
 from hotlap.trace.answer import Asked, answer, report, view_of
 from hotlap.trace.files import trace_files
 from hotlap.trace.read import read
@@ -20,7 +20,7 @@ from hotlap.trace.tables import TABLES, Trace
 from . import exports
 from .exports import Export, call, kernel, nvtx, tid
 
-DATA = Path(__file__).parents[1] / "trace" / "data"
+DATA = Path(__file__).parent / "data"
 ENDLESS = "with recursive n(i) as (select 1 union all select i from n) select i from n"
 
 

@@ -9,7 +9,19 @@ from typing import Any
 
 import torch
 
+from . import Facts, Model, integer
+
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+
+
+def describe_model(model: Model) -> Facts:
+    blocks = repeated(model.module())
+    return {
+        "blocks": len(blocks),
+        "block_kinds": len({form_of(block) for block in blocks}),
+        "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
+        "classes": max((integer(head.out_features) or 0 for head in heads(model.module())), default=0),
+    }
 
 
 def repeated(root: Any) -> list[Any]:

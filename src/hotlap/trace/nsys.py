@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hotlap.records.errors import RecordError, unable
-from hotlap.trace.build import build
-from hotlap.trace.decode import Columns, piece
-from hotlap.trace.source import Source
-from hotlap.trace.tables import Trace
+
+from .build import build
+from .decode import Columns, piece
+from .source import Source
+from .tables import Trace
 
 Ints = npt.NDArray[np.int64]
 Cells = dict[str, Ints | int]
