@@ -196,19 +196,11 @@ def test_worth_is_shown_with_what_it_was_measured_beside() -> None:
 
 
 def test_a_machine_that_changed_its_pace_is_said() -> None:
-    """Seen beside other work: 735 and 1034 ms at first, 55 when that had ended; told was a difference of 22%."""
-
-    def start(number: int, step_ms: float, *levers: str) -> Trial:
-        return Trial(
-            id=number, purpose="bare", outcome="measured", folder=f"trials/{number}", wall_s=1.0, step_ms=step_ms,
-            levers=tuple(Lever(name=name) for name in levers),
-        )  # fmt: skip
-
-    quiet = (start(0, 100.0), start(1, 120.0), start(2, 900.0, "tf32"))
-    assert "changed its pace" not in text(trials=quiet)
-    assert "a noisy machine: two runs of the bare command differ by 22%" in text(trials=quiet, noise=0.2)
-    shown = text(trials=(*quiet, start(3, 735.0)), noise=0.2)
-    assert "the bare command's steps took 100 ms in one start and 735 ms in another" in shown
+    """Seen beside other work, which came when a set was proved."""
+    assert "a noisy machine: two runs of the bare command differ by 22%" in text(noise=0.2)
+    paced = msgspec.structs.replace(TUNE.proofs[-1], paces=(53.1, 297.0))
+    shown = text(proofs=(*TUNE.proofs[:-1], paced), noise=0.2)
+    assert "turns took 53.1 ms a step, and 297 ms while it was compared" in shown
     assert "a noisy machine" not in shown
 
 

@@ -197,6 +197,7 @@ class Machine:
         self.listener = SimpleNamespace(result=self.said.append, trial=lambda *_: None, step=lambda *_: None)
         self.shuffle, self.draw = random.Random(self.seed), random.Random(self.seed + 1)
         self.numbers = itertools.count()
+        self.turns: list[tuple[dict[str, Any], Turn]] = []
         self.crowded = self.crowded_steps = False
         self.cached: set[str] = set()
 
@@ -350,10 +351,12 @@ class Machine:
             self.amend(side.measured, ended=why)
             return None
         side.step_ms = ms
-        return Turn(
+        turn = Turn(
             side=side.number, first=first, last=side.step, levers=tuple(sorted(side.in_now)), step_ms=ms,
             rows=self.rows(uses), wall_ms=1000 * took,
         )  # fmt: skip
+        self.turns.append((dict(side.in_now), turn))
+        return turn
 
     def _held(self, side: FakeSide) -> Uses:
         """Those of the levers that took hold; what the others say is written where it is read."""

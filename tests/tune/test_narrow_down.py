@@ -43,6 +43,22 @@ def test_a_narrow_one_gets_none(tune: Tune) -> None:
     assert found.proved.starts == len(with_levers(machine)) == 2
 
 
+def test_a_pace_that_changed_while_it_was_proved_is_not_the_gain(tune: Tune) -> None:
+    """Seen beside other work: turns of a minute told 92 times, with an interval from 70 on; those before it 16."""
+    proving: list[int] = []
+
+    def luck(side: FakeSide, uses: Uses) -> float:
+        proving.extend([side.number] * (side.purpose == "prove"))
+        return 5.0 if proving and not uses else 1.0
+
+    found, _ = tune(LEVERS, factors(a=0.2), luck=luck, budget=200.0)
+    (proof,) = found.proofs
+    before, then = proof.paces
+    assert then == pytest.approx(5 * before, rel=0.1)
+    assert proof.ratio == proof.interval.low == pytest.approx(5.0, rel=0.1) and proof.interval.high > 20
+    assert proof.before_ms == pytest.approx(before, rel=0.1)
+
+
 def test_a_long_search_leaves_time_for_it(tune: Tune) -> None:
     """Levers that win nothing would take all of it."""
     vain = [starter(f"vain{number}", 0.5, stage="graphs") for number in range(40)]

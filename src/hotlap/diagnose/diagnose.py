@@ -319,7 +319,9 @@ def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[
         )
         if waits is not None and cpu_crowded.by_itself(measured):
             what = " too"  # whose waits are whose is not known
-        yield f"the machine was busy with other work{what}; run again when it is idle for true times"
+        threads = measured.facts.threads if measured.facts and measured.facts.device == "cpu" else 1
+        fewer = "; with `OMP_NUM_THREADS=1` an operation waits for no other thread" if threads > 1 else ""
+        yield f"the machine was busy with other work{what}; run again when it is idle for true times{fewer}"
 
 
 def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:

@@ -145,6 +145,8 @@ class Bench:
         self.sides: list[Side] = []
         self.shuffle = random.Random(plan.seed)
         self.cores = plan.environment.usable_cores
+        self.turns: list[tuple[dict[str, dict[str, object]], Turn]] = []
+        """All that were taken, in order, each with the levers that were in."""
         self.crowded = self.crowded_steps = False
         """Whether sides that started at once had more threads than there are cores before their loops began; and
         whether the last ones that were to make first steps together hardly did, since these had."""
@@ -360,6 +362,7 @@ class Bench:
         turn = turn_of(side.number, first, side.gate.step, self.new_steps(side), tuple(sorted(side.in_now)))
         turn = msgspec.structs.replace(turn, wall_ms=1000 * (time.monotonic() - begun))
         side.step_ms = turn.step_ms or side.step_ms
+        self.turns.append((dict(side.in_now), turn))
         self._write(TURNS, turn)
         return turn
 

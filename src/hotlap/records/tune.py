@@ -237,7 +237,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     ratio, interval: step time before over after, 95%. starts: fresh processes with the levers; bare_starts: fresh
     processes without. turns: rounds in which each process had one. how: whether both were alive at once. before_ms,
     after_ms: ms a step, their ratio is the ratio. proved: by the rule in docs/tune.md, with parity; why: it is not
-    proved. at_s: seconds since the tune began.
+    proved. at_s: seconds since the tune began. paces: where the machine's pace changed, so that the comparison
+    told clearly more than turns before it: ms a step of the bare command, before and in it. The lesser ratio is told.
     """
 
     levers: tuple[Lever, ...]
@@ -253,6 +254,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     after_ms: float | None = None
     parity: Parity | None = None
     at_s: float = 0.0
+    paces: tuple[float, float] | None = None
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):

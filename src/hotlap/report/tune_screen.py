@@ -25,8 +25,6 @@ RESIZED: Final = 1.2
 """Rows of a step over those before, from which a lever changed how many it holds: episodes are not all as long."""
 NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
-PACES: Final = 1.5
-"""The slowest start of the bare command over the fastest, from which other work on the machine came and went."""
 NOT_TRIED: Final = "the budget ended"
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
@@ -208,12 +206,12 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
 
 
 def _noise(tune: Tune) -> str:
-    """How far starts of the bare command differ, where that is much."""
-    bare = [one.step_ms for one in tune.trials if one.step_ms and not one.levers]
-    if bare and max(bare) > PACES * min(bare):
+    """How far runs of the bare command differ, where that is much."""
+    paces = tune.proofs[-1].paces if tune.proofs else None
+    if paces is not None:
         return (
-            f"the machine changed its pace: the bare command's steps took {ms(min(bare))} in one start and "
-            f"{ms(max(bare))} in another; tune again when nothing else runs here"
+            f"the machine changed its pace: the bare command's turns took {ms(paces[0])} a step, and {ms(paces[1])} "
+            "while it was compared. The lesser gain is told; tune again when nothing else runs here"
         )
     if tune.noise is not None and tune.noise > NOISY:
         return f"a noisy machine: two runs of the bare command differ by {math.expm1(tune.noise):.0%} in step time"

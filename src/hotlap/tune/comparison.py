@@ -7,7 +7,9 @@ Nothing that chose the set is used again. Processes of the bare command are kept
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
+
+import msgspec
 
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Side, Special
@@ -24,6 +26,7 @@ from hotlap.experiment.statistics import (
 )
 from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
 from hotlap.experiment.turns import ROUNDS as TURNS
+from hotlap.records.run import Lever
 from hotlap.records.tune import Parity, Proof
 
 from .budget import MARGIN
@@ -48,6 +51,8 @@ SURE = 0.004
 OF_GAIN = 0.05
 """Standard error of what a process's turns say of it, as a logarithm; or of the gain's own, where that is more."""
 UNSURE = "not sure enough: a proof asks for 99%"
+PACES = 1.25
+"""What a comparison tells at least over what turns before it do, from which the machine's pace changed in it."""
 NOISE = "starts differ too much to tell it from no gain"
 """The levels of all looks together (`statistics.LOOKS`); the interval that is shown is of 95%."""
 
@@ -65,6 +70,7 @@ class Comparison:
         """What was measured of them before."""
         self.before: list[Side] = [side for side in state.bare if side.alive]
         self.after: list[Side] = []
+        self.turns_before = len(state.bench.turns)
         self.turns: list[dict[int, float]] = []
         """Ms a step (over the rows of a step, where sides hold other numbers of rows) by side, in each round."""
         self.pairs: list[tuple[float, float]] = []
@@ -394,12 +400,16 @@ class Comparison:
 
     def result(self) -> Proof:
         """With parity, where there is a gain."""
-        state, found = self.state, self.ratio
+        state = self.state
+        paces = self._change_of_pace()
+        found = self.ratio
         proved, why = self._gain()
         parity = self._parity() if proved else None
         if parity is not None and not parity.ok:
             proved, why = False, f"parity: {parity.why}"
         before_ms = self._bare_ms()
+        if before_ms is not None and paces is not None:
+            before_ms *= paces[0] / paces[1]
         return Proof(
             levers=tuple(self.levers),
             ratio=found.ratio if math.isfinite(found.ratio) else 0.0,
@@ -414,7 +424,29 @@ class Comparison:
             after_ms=before_ms / found.ratio if before_ms and math.isfinite(found.ratio) else None,
             parity=parity,
             at_s=state.budget.spent,
+            paces=paces,
         )
+
+    def _change_of_pace(self) -> tuple[float, float] | None:
+        """Take the ratio to the bare command's turns before the comparison, where that is clearly below the interval:
+        other work of the machine that came just then slowed one side more than the other. Returns medians of the bare
+        command's turns, before it and in it."""
+        ours, known, found = self._levels(self.levers), self._levels(self.state.given, self.turns_before), self.ratio
+        if self.pairs or found.interval is None or not ours or len(known) < LEAST_ROUNDS:
+            return None
+        before, ratio = median(known), median(known) / median(ours)
+        if found.interval.low < PACES * ratio:
+            return None
+        interval = msgspec.structs.replace(found.interval, low=ratio)
+        self.ratio = Ratio(ratio, interval, proved=found.proved and ratio > LEAST_GAIN)
+        mine = {side.number for side in self.before}
+        return before, median([ms for turn in self.turns for side, ms in turn.items() if side in mine])
+
+    def _levels(self, levers: Sequence[Lever], most: int | None = None) -> list[float]:
+        """Ms a step of each turn that was taken with these in. most: of the first so many turns of this session."""
+        per_row, wanted = self.state.resized(self.levers), {use.name: use.settings for use in levers}
+        turns = [turn for held, turn in self.state.bench.turns[:most] if held == wanted]
+        return [turn.step_ms / (turn.rows or 1.0) if per_row else turn.step_ms for turn in turns if turn.step_ms]
 
     def _bare_ms(self) -> float | None:
         """Of a step of the bare command: what its turns took, or its runs."""
