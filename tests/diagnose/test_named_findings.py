@@ -442,6 +442,15 @@ def test_hooks_that_pile_up_are_at_the_line_that_registers_them(
     assert {one.bound for one in findings_of(waits) if one.id == "steps-grow"} == {"launch"}
 
 
+def test_hooks_that_a_loop_has_registered_are_at_the_line_of_the_loop(tmp_path: Path) -> None:
+    """There the call can go in front of it."""
+    script = tmp_path / "hooked.py"
+    script.write_text(HOOKED + "report.start()\nfor x, y in batches:\n    report.start()\n    loss(x).backward()\n")
+    root = {"hooks": (1, 480), "alike": (1, 48), "hook": (str(script), 8, "Report.taker.<locals>.take")}
+    (one,) = [one for one in findings_of(measured(growth=(4.0, 16.0, 50), root=root)) if one.id == "steps-grow"]
+    assert one.where is not None and one.where.line == 19 and one.evidence.endswith("registered at line 6")
+
+
 @pytest.mark.parametrize("alike", [(0, 0), (4, 4), (0, 2)])
 def test_hooks_of_many_parts_are_not_piled_up(alike: tuple[int, int]) -> None:
     """A tool that comes to look at each of a model's parts once, while another thing grows."""
