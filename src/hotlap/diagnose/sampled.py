@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -62,13 +62,15 @@ def with_samples(
     kept_ms: float = 0.0,
     worker: WorkerSamples | None = None,
     loader: LoaderFacts | None = None,
+    called: Collection[Place] = (),
 ) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
     kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. loader: that feeds
-    the loop; worker: of it, which knows more of what batches take than the thread that waits for them.
+    the loop; worker: of it, which knows more of what batches take than the thread that waits for them. called: lines
+    that call the model.
     """
     whose, main = "of it", samples
     by_itself = worker is not None and _by_the_loop(samples, loop)
@@ -88,7 +90,7 @@ def with_samples(
         )
     )
     if diagnosis.ranks == 1:  # else it may be gradients that another rank sends
-        findings = tuple(map(bound_of_batches(main), findings))
+        findings = tuple(map(bound_of_batches(main, called), findings))
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         causes = tuple(in_the_model(findings, samples, device, diagnosis.ranks))
         findings = (*causes, *(_without(one, causes) for one in findings))
