@@ -10,6 +10,7 @@ from hotlap.diagnose import small_ops
 from hotlap.diagnose.causes import ELEMENTS
 from hotlap.diagnose.findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from hotlap.diagnose.long_samples import with_long_steps
+from hotlap.diagnose.repeated import AGAIN
 from hotlap.diagnose.sampled import with_samples
 from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
@@ -172,6 +173,49 @@ def test_small_operations_at_the_line_of_a_cause_are_not_told_beside_it() -> Non
     small = Finding(id="small-ops", bound="launch", share=0.4, where=where, named=True)
     found = with_samples(msgspec.structs.replace(before, findings=(*before.findings, small)), samples(*rows)).findings
     assert [one.id for one in found] == ["parametrized-again", "compute"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ((18.0, 4.0), ["parametrized-again", "decomposition", "compute"]),
+        ((2.0, 0.5), ["parametrized-again", "decomposition", "compute"]),  # too few looks for a cause by itself
+        ((18.0, 40.0), ["computed-again", "decomposition", "parametrized-again", "compute"]),  # it encodes again, too
+        ((0.0, 18.0), ["computed-again", "decomposition", "compute"]),
+    ],
+)
+def test_a_parametrization_that_is_computed_again_is_told_with_its_own_change(
+    rows: tuple[float, float], told: list[str]
+) -> None:
+    """gait_orthornn: told to compute it once, before the loop, which a weight that is read inside can't be."""
+    said = samples(
+        ("forward", 0, 22, "Net.forward", "torch._Orthogonal.forward", rows[0]),
+        ("forward", 0, 22, "Net.forward", "torch.Linear.forward", rows[1]),
+        ("forward", 0, 23, "Net.forward", "", 1.0),
+        ("backward", 0, 46, "main", "torch._engine_run_backward", 77.0),
+    )
+    where, before = Place(file="a.py", line=22, function="Net.forward"), verdict("compute", "compute")
+    again = AGAIN.finding(0.6, where, "36 times a step", 0.6)
+    other = Finding(id="decomposition", bound="compute", share=0.55, where=where, named=True)
+    found = with_samples(msgspec.structs.replace(before, findings=(again, other, *before.findings)), said)
+    assert [one.id for one in found.findings] == told
+    first = found.findings[0]
+    assert ("parametrize.cached()" in first.instead) is (told[0] == "parametrized-again")
+    assert (first.evidence, first.share, first.where) == ("36 times a step", 0.6, where)
+
+
+@pytest.mark.parametrize(("registered", "told"), [("Skew()", "parametrized-again"), ("Other()", "computed-again")])
+def test_a_parametrization_of_the_user_s_own_is_known_by_its_registration(
+    registered: str, told: str, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "net.py")
+    script = "class Skew:\n    def forward(self, x):\n        return x - x.mT\n"
+    Path(file).write_text(f"{script}register_parametrization(layer, 'weight', {registered})\n")
+    where, before = Place(file=file, line=3, function="Skew.forward"), verdict("compute", "compute")
+    again = AGAIN.finding(0.6, where, "30 times a step")
+    said = samples(("backward", 0, 46, "main", "torch._engine_run_backward", 77.0))
+    found = with_samples(msgspec.structs.replace(before, findings=(again, *before.findings)), said)
+    assert found.findings[0].id == told
 
 
 def test_checks_of_distributions_in_a_model_count_over_the_lines_of_a_function() -> None:

@@ -19,7 +19,7 @@ from .batches import bound_of_batches
 from .causes import CUT, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
-from .in_the_model import in_the_model
+from .in_the_model import in_the_model, with_parametrizations
 from .samples import COLLECTIVES, LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, place_of, without_comprehension
 from .seldom_used import SeldomUsed, seldom_used
 from .source import function_at
@@ -94,6 +94,7 @@ def with_samples(
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         causes = tuple(in_the_model(findings, samples, device, diagnosis.ranks))
         findings = (*causes, *(_without(one, causes) for one in findings))
+    findings = tuple(with_parametrizations(findings, samples))
     if not device:  # else the host waits for the device, too
         findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
     return with_findings(diagnosis, (one for one in _joined(findings) if not _is_told(one, findings)))
