@@ -158,9 +158,10 @@ def test_of_two_causes_in_a_function_the_dearer_one_is_told_though_no_line_of_it
     )
     said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "memory.py"),))
     first, left = with_samples(verdict("host-code", "unknown"), said).findings
-    assert first.title == "a Python loop over single elements" and "50% of it at such lines of sample" in first.evidence
+    assert first.title.startswith("a Python loop over single elements; rows are drawn by weights")
+    assert "50% of it at such lines of sample; 30% at line 4" in first.evidence
     assert first.where is not None and first.where.line == 2
-    assert (first.share, left.share) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert (first.share, left.share) == (pytest.approx(0.4), pytest.approx(0.1))
 
 
 def test_small_operations_at_the_line_of_a_cause_are_not_told_beside_it() -> None:
@@ -638,3 +639,60 @@ def test_what_is_left_beside_a_cause_has_its_own_time(tmp_path: Path) -> None:
     said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "loop.py"),))
     cause, rest = with_samples(verdict("host-code", "unknown"), said).findings
     assert cause.named and rest.share > 0 and rest.evidence == f"{ms(rest.share)} a step beside the cause above"
+
+
+REPLAY = """import random
+import numpy as np
+def probabilities(memory):
+    return np.array(memory.priorities)
+def sample(memory, k):
+    probs = probabilities(memory)
+    picks = random.choices(memory.rows, k=k, weights=probs)
+    return picks
+def shown(losses):
+    return np.array(losses)
+def main(memory):
+    batch = sample(memory, 32)
+    print(shown(losses))
+"""
+
+
+@pytest.mark.parametrize(("drawn", "share"), [(30.0, 0.4), (10.0, 0.25)])
+def test_other_causes_in_what_the_same_call_makes_come_with_their_lines(
+    drawn: float, share: float, tmp_path: Path
+) -> None:
+    """A prioritized replay: told was one of three lines that take about the same."""
+    (tmp_path / "replay.py").write_text(REPLAY)
+    sampled, shown, probabilities = (0, 12, "main"), (0, 13, "main"), (0, 4, "probabilities")
+    paths = (
+        ("other", (sampled, (0, 6, "sample"), probabilities), "", 50.0),
+        ("other", (sampled, (0, 7, "sample")), "random.Random.choices", drawn),
+        ("other", (shown, (0, 10, "shown")), "json.dumps", 50.0 - drawn),  # another call
+        ("backward", ((0, 11, "main"),), "torch._engine_run_backward", 50.0),
+    )
+    lines = tuple((phase, *path[-1], inside, took) for phase, path, inside, took in paths)
+    said = Samples(steps=3, looks=100, files=(str(tmp_path / "replay.py"),), lines=lines, paths=paths)
+    first, *_ = with_samples(verdict("host-code", "unknown"), said).findings
+    assert first.where == Place(file=str(tmp_path / "replay.py"), line=4, function="probabilities")
+    assert first.share == pytest.approx(share) and "json" not in first.instead
+    told = ("sum tree" in first.instead, "rows are drawn by weights" in first.title, "line 7" in first.evidence)
+    assert told == (drawn == 30.0,) * 3
+    assert "50% of it at this line" in first.evidence and "np.array(memory.priorities)" in first.instead
+
+
+def test_of_a_worker_other_causes_are_those_of_the_line_s_function(tmp_path: Path) -> None:
+    """Of it no way to a line is known."""
+    (tmp_path / "train.py").write_text(
+        "import json\ndef get(path):\n    text = open(path).read()\n    return json.loads(text)\n"
+        "def other(path):\n    time.sleep(1)\n"
+    )
+    main = samples(("data", 0, 84, "main", "threading.Condition.wait", 900.0), ("forward", 1, 3, "f", "", 50.0))
+    rows = (
+        ("data", 0, 4, "get", "json.loads", 40.0),
+        ("data", 0, 3, "get", "", 30.0),
+        ("data", 0, 6, "other", "", 30.0),
+    )
+    worker = WorkerSamples(dataset="Clips", looks=80, files=(str(tmp_path / "train.py"),), lines=rows)
+    first, *_ = with_samples(verdict("input", "input"), main, worker=worker).findings
+    assert "30% at line 3" in first.evidence and "line 6" not in first.evidence
+    assert first.title == "files or texts are decoded; a file is opened and read"
