@@ -253,8 +253,9 @@ KNOWN: Final = (
             "weighted-draw",
             "rows are drawn by weights, one draw at a time",
             "each draw goes through the whole table of weights again",
-            "draw for many batches in one call (`size=`, `torch.multinomial`), or keep the sums: "
-            "`np.searchsorted(cumulative, rng.random(n))`",
+            "weights that stay: their sums once, and `np.searchsorted(cumulative, rng.random(n))` or "
+            "`random.choices(..., cum_weights=cumulative)`, or many batches in one call; weights that change: "
+            "`torch.multinomial` of one tensor that is written into in place, or a sum tree",
         ),
         ends=("choice", "multinomial", "choices"),
         tells=_weighted,

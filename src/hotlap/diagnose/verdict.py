@@ -80,14 +80,14 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             facts = rank.facts
             made = Measured.place_of(facts.feeding) if facts else None
             found = with_traces(found, traces, made, facts, rank.document(Lines))
-        samples = rank.document(Samples)
+        samples, called = rank.document(Samples), _called(rank)
         if (long := rank.document(LongSamples)) is not None:
-            found = with_long_steps(found, long, samples)
+            found = with_long_steps(found, long, samples, called)
         found = with_evaluation(found, samples, long)
         if samples is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(
-                found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank), _feeding(rank)
+                found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank), _feeding(rank), called
             )
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
@@ -106,6 +106,12 @@ def _kept_ms(rank: RankFolder, found: Diagnosis) -> float:
 
 def _feeding(rank: RankFolder) -> LoaderFacts | None:
     return rank.facts.feeding if rank.facts else None
+
+
+def _called(rank: RankFolder) -> list[Place]:
+    """Where the user's code calls a model."""
+    calls = (one.called for one in rank.facts.roots) if rank.facts else ()
+    return [Place(file=file, line=line, function=function) for file, line, function in filter(None, calls)]
 
 
 def _worker(rank: RankFolder) -> WorkerSamples | None:
