@@ -6,10 +6,11 @@ import msgspec
 from test_diagnose import FACTS, folder_of, phases, steps
 
 from hotlap.diagnose.verdict import verdict
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.diagnosis import COMPARE, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.profile import Samples
 from hotlap.records.trace import Breakdown, Ranks, RankTrace, TraceReport, Window
+from hotlap.runs.folder import RunFolder
 
 MS = 1_000_000
 
@@ -51,3 +52,16 @@ def test_what_to_run_next_follows_from_what_the_traces_say(tmp_path: Path) -> No
     waits = Finding(id="input", bound="input", share=0.9, levers=("loader-workers",))
     found = verdict(folder, TraceReport(ranks=traces().ranks[:1], findings=(waits,)))
     assert "tries loader-workers and" in found.next
+
+
+def test_where_the_command_failed_that_is_what_to_mend_first(tmp_path: Path) -> None:
+    """It advised to change how the loop makes its batches."""
+    folder = folder_of(tmp_path / "run", (steps(20, host=phases(forward=4.0, backward=6.0)), FACTS))
+    ended = {"finished": 0, "failed": 1, "interrupted": 130}
+    told = {}
+    for status, code in ended.items():
+        run = msgspec.structs.replace(RunFolder(folder).record, status=status, exit_code=code)
+        write_record(folder / "run.json", run)
+        told[status] = verdict(folder).next
+    assert told["failed"].startswith("mend what made the command fail") and COMPARE not in told["failed"]
+    assert "mend" not in told["finished"] + told["interrupted"]

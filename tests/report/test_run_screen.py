@@ -331,15 +331,19 @@ def test_without_a_diagnosis_the_reason_stands_first() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"status": "failed", "exit_code": 3, "wall_s": 75.0}, "failed after 01:15, exit code 3"),
-        ({"status": "failed", "exit_code": None, "signal": 9}, "failed, ended by SIGKILL"),
-        ({"status": "failed", "exit_code": None, "signal": 4000}, "failed, ended by signal 4000"),
-        ({"status": "timeout", "exit_code": None}, "timeout"),
+        ({"status": "failed", "exit_code": 3, "wall_s": 75.0}, "the command failed after 01:15, exit code 3"),
+        ({"status": "failed", "exit_code": None, "signal": 9}, "the command failed, ended by SIGKILL"),
+        ({"status": "failed", "exit_code": None, "signal": 4000}, "the command failed, ended by signal 4000"),
+        ({"status": "failed", "exit_code": None, "signal": 15}, "command  failed, ended by SIGTERM"),
+        ({"status": "timeout", "exit_code": None}, "command  timeout"),
     ],
 )
 def test_how_the_command_ended(changes: dict, text: str) -> None:
-    assert f"command  {text}" in run_text(run=msgspec.structs.replace(RUN, **changes))
-    assert "command  " not in run_text()
+    """What failed by itself is told first."""
+    run = msgspec.structs.replace(RUN, **changes)
+    said = run_text(run=run)
+    assert text in said and said.startswith(text) is run.failed_itself and "command  " not in run_text()
+    assert "command  failed" in run_text(None, run=run) or run.status == "timeout"
 
 
 def test_levers_of_the_run_are_named() -> None:

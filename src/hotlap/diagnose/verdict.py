@@ -1,6 +1,7 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,8 @@ from .long_samples import with_long_steps
 from .patchable import with_patch
 from .sampled import with_samples
 
+MEND: Final = "mend what made the command fail (its own error says it), then run again"
+
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """The verdict, from the folder alone. What a profile left that can't be read is said to be unknown.
@@ -32,7 +35,8 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     levers = settled(run.facts, [lever.name for lever in run.record.levers])  # a trace knows neither
     found = _of_the_loop(found)
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
-    return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
+    then = MEND if run.record.failed_itself else next_of(findings)
+    return msgspec.structs.replace(found, findings=findings, next=then)
 
 
 def _of_the_loop(found: Diagnosis) -> Diagnosis:

@@ -1,10 +1,14 @@
 """Records of one run: `run.json`, `rank-K/steps.jsonl`, `rank-K/facts.json`, `rank-K/problems.jsonl`."""
 
 import math
+import signal
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from .session import ENDED_HARD
+
+ENDED_BY_OTHERS: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 LONGEST_MS: Final = 1e12
 """Thirty years. Sums of what is read stay finite."""
 Ms = Annotated[float, msgspec.Meta(ge=-LONGEST_MS, le=LONGEST_MS)]
@@ -105,6 +109,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     levers: tuple[Lever, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     recipe: str | None = None
+
+    @property
+    def failed_itself(self) -> bool:
+        """Whether it ended by an error, not by somebody who ended it, nor by hotlap."""
+        return self.status == "failed" and self.exit_code != ENDED_HARD and self.signal not in ENDED_BY_OTHERS
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,6 +71,8 @@ def run_screen(
     judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
     none = plain(f"no verdict: {why_none or 'no training or inference step was seen'}", "bold yellow")
     body = list(verdict(run, judged, price)) if judged else [none]
+    if run.failed_itself and judged:
+        body.insert(0, plain(f"the command {ending_text(run)}; its steps before that:", "bold red"))
     return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis, folder))
 
 
@@ -234,7 +236,8 @@ def _notes(
     run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path
 ) -> Iterator[tuple[str, RenderableType]]:
     """The last lines: how the command ended, what the numbers do not tell, hotlap's own problems, what to do next."""
-    if ending := ending_text(run):
+    told = run.failed_itself and diagnosis is not None and diagnosis.mode != "none"
+    if (ending := ending_text(run)) and not told:
         yield "command", plain(ending, "yellow")
     for one in run.left_out:
         yield "not in", plain(f"{one.lever.name}: {one.why}", "yellow")
