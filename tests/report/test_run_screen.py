@@ -450,8 +450,8 @@ def test_a_noisy_machine_is_said() -> None:
 def test_a_side_that_is_not_steady_is_told_as_by_run() -> None:
     uneven = msgspec.structs.replace(BEFORE, unknown=(f"{NOT_STEADY}: some take longer", "samples/s is not known"))
     text = joined(tune_text(msgspec.structs.replace(TUNE, baseline=uneven)))
-    assert "before: step time is not steady: some take longer" in text and "samples/s" not in text
-    assert "after: step time is not steady" in tune_text(msgspec.structs.replace(TUNE, tuned=uneven))
+    assert "before, in the run below: step time is not steady: some take longer" in text and "samples/s" not in text
+    assert "after, in the run below: step time is not" in tune_text(msgspec.structs.replace(TUNE, tuned=uneven))
     assert NOT_STEADY not in tune_text()
 
 

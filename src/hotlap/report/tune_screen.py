@@ -27,6 +27,9 @@ NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
 PACES: Final = 1.5
 """The slowest start of the bare command over the fastest, from which other work on the machine came and went."""
+UNLIKE: Final = 1.1
+"""A step of the run in the table over one of the proof's, or the other way round, from which it is told that these are
+not the same."""
 NOT_TRIED: Final = "the budget ended"
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
@@ -44,6 +47,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         *_warnings(tune),
         Text(),
         before_and_after(tune.baseline, tune.tuned),
+        *_of_the_table(tune),
         *_fitted(tune),
         *_kept(tune),
         *_dropped(tune),
@@ -80,7 +84,10 @@ def _faster(tune: Tune) -> str:
 
 
 def _held(tune: Tune) -> str:
-    """How many times as many rows a step holds as before; empty where it is as many."""
+    """How many times as many rows a step holds as before; empty where it is as many, or no lever changes that: then
+    the times are of steps, and the sides were at other places of the data."""
+    if all(one.risk != "semantic" for one in tune.kept):
+        return ""
     bare = [one.rows for one in tune.trials if one.rows and one.purpose in {"baseline", "bare"}]
     recipe = recipe_levers(tune)
     tuned = [one.rows for one in tune.trials if one.rows and one.purpose == "prove" and lever_names(one) == recipe]
@@ -204,7 +211,7 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
     for name, side in sides:
         for text in side.unknown if side else ():
             if text.startswith(NOT_STEADY):
-                yield plain(f"{name}: {text}", "yellow")
+                yield plain(f"{name}, in the run below: {text}", "yellow")
 
 
 def _noise(tune: Tune) -> str:
@@ -236,6 +243,15 @@ def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
         styled = zip(rows, ("cyan", "green"), strict=False)
         table.add_row(name, *(cell for row, style in styled for cell in _cells(row[name], scale, style)))
     return table
+
+
+def _of_the_table(tune: Tune) -> Iterator[RenderableType]:
+    """Of what the times by phase are, where the headline's are others."""
+    sides = [side for side in (tune.baseline, tune.tuned) if side]
+    quoted = [(side.step_ms, took) for side, took in zip(sides, (tune.before_ms, tune.after_ms), strict=False) if took]
+    if tune.how == "turns" and any(max(pair) > UNLIKE * min(pair) for pair in quoted):
+        steps = " → ".join(ms(side.step_ms) for side in sides)
+        yield plain(f"of one run each, before the turns: a typical step {steps}", "dim")
 
 
 def _cells(value: float | None, scale: float, style: str) -> tuple[RenderableType, RenderableType]:

@@ -200,8 +200,9 @@ class Search:
         state.side = second if second.ready and not state.sequential else None
         own = gaps(state.judge.base, state.judge.again)
         how = "taking turns" if not state.sequential else "one after the other"
+        value = state.value(first) if state.memory else state.best.diagnosis.step_ms  # a turn's may be another
         state.say(
-            f"baseline  {value_text(state.value(first), state.memory)}  {bound_text(state.best.diagnosis.bound)}; "
+            f"baseline  {value_text(value, state.memory)}  {bound_text(state.best.diagnosis.bound)}; "
             f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
         if state.sequential:

@@ -10,6 +10,7 @@ from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
 from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
 from hotlap.levers._base import Settings
 from hotlap.records import run as records
+from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.tune import How, Open, Worth
 
@@ -145,7 +146,10 @@ def _measured(
     others = tuple(one.name for one in levers if one not in uses)
     worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by=how)
     shown = " + ".join(map(use_text, uses))
-    state.say(f"try  {shown}  {value_text(state.value(side), state.memory)}  {worth_text(worth)}")
+    value = value_text(state.value(side), state.memory)
+    if how == "turns" and not state.memory:  # the bare command's turns may take other than its first run
+        value = f"{ms(side.step_ms * ratio.ratio)} → {value} in turns"
+    state.say(f"try  {shown}  {value}  {worth_text(worth)}")
     return side, worth
 
 
