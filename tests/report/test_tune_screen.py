@@ -85,7 +85,7 @@ def test_of_what_the_table_is_where_the_turns_took_other_times() -> None:
     tuned = msgspec.structs.replace(DIAGNOSIS, step_ms=50.0)
     assert "before the turns" not in text(tuned=tuned)
     told = text(before_ms=297.0, after_ms=148.5, tuned=tuned)
-    assert f"of one run each, before the turns: a typical step 100 ms → 50.0 ms" in told
+    assert "of one run each, before the turns: a typical step 100 ms → 50.0 ms" in told
     assert "before the turns" not in text(before_ms=297.0, after_ms=148.5, how="one after another")
 
 

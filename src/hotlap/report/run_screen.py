@@ -236,8 +236,8 @@ def _notes(
     run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path
 ) -> Iterator[tuple[str, RenderableType]]:
     """The last lines: how the command ended, what the numbers do not tell, hotlap's own problems, what to do next."""
-    told = run.failed_itself and diagnosis is not None and diagnosis.mode != "none"
-    if (ending := ending_text(run)) and not told:
+    stands_first = run.failed_itself and diagnosis is not None and diagnosis.mode != "none"
+    if (ending := ending_text(run)) and not stands_first:
         yield "command", plain(ending, "yellow")
     for one in run.left_out:
         yield "not in", plain(f"{one.lever.name}: {one.why}", "yellow")

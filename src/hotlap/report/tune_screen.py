@@ -30,7 +30,7 @@ PACES: Final = 1.5
 UNLIKE: Final = 1.1
 """A step of the run in the table over one of the proof's, or the other way round, from which it is told that these are
 not the same."""
-NOT_TRIED: Final = "the budget ended"
+NOT_TRIED: Final = "before it was tried"
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
 
@@ -351,7 +351,7 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
     failed = {trial.id: trial for trial in tune.trials if trial.outcome not in {"measured", "refused"}}
 
     def order(one: Dropped) -> tuple[bool, bool, bool]:
-        return one.ratio is None, one.lever not in tried, not one.why.startswith(NOT_TRIED)
+        return one.ratio is None, one.lever not in tried, not one.why.endswith(NOT_TRIED)
 
     for lever in sorted(dropped, key=order)[:MOST_DROPPED]:
         trial = failed.get(lever.trial) if lever.trial is not None else None

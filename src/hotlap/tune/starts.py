@@ -49,7 +49,8 @@ def try_start(
     best: tuple[records.Lever, Side, Worth] | None = None
     failures = 0
     while (at := next_variant(candidate.variants, measured, search)) is not None:
-        state.budget.afford(state.budget.starts_s(1) + lever.costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
+        what = f"{'another setting of ' if measured else ''}{lever.name}"
+        state.budget.afford(state.budget.starts_s(1) + lever.costs_s + state.budget.turns_s(2, LEAST_ROUNDS), what)
         use = candidate.variant(at)
         one = _measured(state, [*rest, use], [use])
         measured[at] = _won(state, *one) if one else 0.0
@@ -81,7 +82,7 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     before, bound = list(state.best.levers), state.best.diagnosis.bound
     uses = [one.use for one in group]
     costs_s = sum(one.lever.costs_s for one in group)
-    state.budget.afford(state.budget.starts_s(1) + costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
+    state.budget.afford(state.budget.starts_s(1) + costs_s + state.budget.turns_s(2, LEAST_ROUNDS), names(uses))
     one = _measured(state, [*before, *uses], uses)
     if one is None:
         return try_start(state, group[0])
