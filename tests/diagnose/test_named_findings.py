@@ -190,6 +190,18 @@ def test_a_frozen_teachers_forwards_are_no_evaluation() -> None:
         assert ("evaluation-each-step" in {one.id for one in found}) is named
 
 
+@pytest.mark.parametrize(
+    ("embeds", "advice"), [(True, "`nn.Embedding(..., sparse=True)`"), (None, "`nn.Embedding"), (False, "`F.embed")]
+)
+def test_idle_rows_of_a_table_that_is_no_module_are_made_sparse_in_its_call(embeds: bool | None, advice: str) -> None:
+    """The advice was of nn.Embedding where a model had none, and at the model's forward."""
+    of = {"idle": 0.97, "matrix": (60_000, 64), "made": ("train.py", 26, "main")}
+    root = {"embeds": embeds, "file": "net.py", "line": 3, "function": "Net.forward"}
+    (found,) = (one for one in findings_of(measured(optimizer=of, root=root)) if one.id == "idle-rows")
+    assert found.instead.startswith(advice) and ("a table" in found.title) is (embeds is False)
+    assert found.where is not None and (found.where.file, found.where.line) == ("train.py", 26)
+
+
 def test_gradients_that_nobody_uses_are_of_the_call() -> None:
     of = {
         "parameters": 90,

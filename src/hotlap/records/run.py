@@ -274,7 +274,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     that is not known; with_gradients: that have a gradient at the end; unused: of the tensors that have one, the
     share (0 to 1) that no optimizer holds; frozen: none of them takes one then. modules: number in it. devices,
     dtypes: of its parameters. conv, dropout: number of such modules; conv_input_4d: its convolutions get images.
-    channels_last: its weights have that memory format. sparse: it makes sparse gradients. compiled: it is, by
+    channels_last: its weights have that memory format. embeds: it holds an nn.Embedding or nn.EmbeddingBag, None
+    where that is not known. sparse: it makes sparse gradients. compiled: it is, by
     torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
     wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end;
     alike: of these, of the module with most, those of the same code, at the same times; hook: that code, where it is
@@ -307,6 +308,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     conv_input_4d: bool = False
     channels_last: bool = False
     dropout: int = 0
+    embeds: bool | None = None
     sparse: bool = False
     softmax: bool = False
     softmax_ran: bool | None = None
