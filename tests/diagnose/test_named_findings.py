@@ -379,11 +379,11 @@ def evaluate(model, batches):
 def test_the_next_step_answers_the_first_finding() -> None:
     cause = Finding(id="cause", bound="compute", share=0.5, where=Place(file="train.py", line=7), named=True)
     generic = Finding(id="compute", bound="compute", share=0.9, levers=("compile",))
-    assert next_of([cause, generic]).startswith("make the change at line 7, run again")
+    assert next_of([cause, generic]).startswith("make the change at train.py:7, run again")
     assert next_of([generic, cause]).startswith("hotlap tune")
     assert next_of([msgspec.structs.replace(cause, levers=("tf32",)), generic]).startswith("hotlap tune")
     copies = Finding(id="h2d", bound="h2d", share=0.45, where=Place(file="train.py", line=58), instead="pin them")
-    assert next_of([copies, generic]).startswith("make the change at line 58, run again")
+    assert next_of([copies, generic]).startswith("make the change at train.py:58, run again")
     nowhere = msgspec.structs.replace(copies, where=None)
     assert next_of([nowhere, generic]).startswith("do what the first finding says, run again")
     assert next_of([msgspec.structs.replace(copies, instead=""), generic]).startswith("hotlap tune")

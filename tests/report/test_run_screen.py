@@ -726,6 +726,17 @@ def test_a_cause_is_no_part_of_what_is_less_than_it(share: float, told: bool) ->
     assert ("the cause above is part of it" in text) is told
 
 
+@pytest.mark.parametrize(("share", "told"), [(0.88, True), (0.67, False)])
+def test_shares_of_more_than_the_step_say_which_lies_in_which(share: float, told: bool) -> None:
+    """`33% Adam updates all rows` stood above `88% computing KGEModel`."""
+    cause = msgspec.structs.replace(LOADER, named=True, bound="bandwidth", title="the cause", share=0.33)
+    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
+    assert ("computing Net with the 33% above in it" in text) is told
+    waiting = msgspec.structs.replace(cause, bound="input")
+    assert "above in it" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(waiting, where))))
+
+
 def test_copies_to_a_device_have_a_row_where_there_is_one() -> None:
     phases = Phases(data=1.0, h2d=0.0, forward=3.0)
     on_cpu = msgspec.structs.replace(BEFORE, device="cpu", phases=phases)

@@ -165,11 +165,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
     parts = {
-        one.id: [
-            cause.share
-            for cause in causes
-            if 2 * cause.share >= one.share and (cause.bound in APART) == (one.bound in APART)
-        ]
+        one.id: [cause.share for cause in causes if (cause.bound in APART) == (one.bound in APART)]
         for one in shown
         if one.id in ONLY_WHERE - divided
     }
@@ -199,14 +195,17 @@ def finding_head(finding: Finding) -> Text:
 
 def finding_lines(finding: Finding, cwd: str, causes: Sequence[float] = ()) -> Iterator[RenderableType]:
     """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. causes: the
-    shares of those that explain the same time; beside these only where that is. A larger one is no part of it."""
+    shares of those of the same time; beside half of it or more only where that is. A larger one is no part of it, nor
+    is it said of one for which there is room beside it."""
     yield plain(finding.title or finding.id, "bold")
-    if causes:
+    if any(2 * cause >= finding.share for cause in causes):
         part = min(causes) <= finding.share
         yield Parts([at_place(finding.where, cwd), "the cause above is part of it" if part else ""])
         return
+    within = [percent(cause) for cause in causes if cause + finding.share > 1]
     yield Parts(
         [
+            f"with the {' and the '.join(within)} above in it" if within else "",
             finding.evidence,
             at_place(finding.where, cwd),
             f"levers: {', '.join(finding.levers)}" if finding.levers else "",
