@@ -80,6 +80,12 @@ def test_steps_of_other_sizes_are_told_by_the_row() -> None:
     assert headline(trials=runs).endswith("50.0 ms a step")
 
 
+def test_a_risk_that_did_not_show_is_said_so() -> None:
+    said = "what the levers may change did not change here"
+    assert said in text() and said not in text(parity=msgspec.structs.replace(PARITY, level="numeric"))
+    assert said not in text(kept=tuple(msgspec.structs.replace(one, risk="exact") for one in TUNE.kept))
+
+
 def test_of_what_the_table_is_where_the_turns_took_other_times() -> None:
     """`297 ms → 3.23 ms a step` stood above a table of 30.7 and 1.98 ms."""
     tuned = msgspec.structs.replace(DIAGNOSIS, step_ms=50.0)

@@ -92,7 +92,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     `running`, `finished`, `failed`, `stopped` (by hotlap, after its steps), `interrupted` or `timeout`. exit_code: the
     command's own; signal: set when a signal ended it. started: seconds since the epoch; wall_s: seconds it took, None
     while it runs. seed: set from outside, in trials. levers: once `hotlap run` has ended, those that took hold;
-    left_out: levers of the recipe that did not. recipe: the recipe's path.
+    left_out: levers of the recipe that did not. recipe: the recipe's path. options: of `hotlap run`, but for where it
+    writes and what it prints.
     """
 
     version: int = 1
@@ -109,6 +110,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     levers: tuple[Lever, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     recipe: str | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def failed_itself(self) -> bool:

@@ -16,9 +16,9 @@ from ..records.diagnosis import NOT_STEADY, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Versions
-from ..records.tune import Dropped, Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
+from ..records.tune import NOT_TRIED, Dropped, Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import CommandLine, Parts, Screen, ShareBar, Tabled, columns, labelled, minutes, number, plain, ratio
-from .run_screen import at_place
+from .run_screen import at_place, in_environment
 
 MOST_DROPPED: Final = 8
 RESIZED: Final = 1.2
@@ -30,7 +30,6 @@ PACES: Final = 1.5
 UNLIKE: Final = 1.1
 """A step of the run in the table over one of the proof's, or the other way round, from which it is told that these are
 not the same."""
-NOT_TRIED: Final = "before it was tried"
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
 
@@ -370,7 +369,9 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
     """What stands behind the numbers."""
     if tune.parity is not None:
         style = "" if tune.parity.ok else "bold red"
-        yield "parity", Group(Parts(parity_parts(tune.parity), style), plain(tune.parity.why, style))
+        risk = any(one.risk != "exact" for one in tune.kept) and tune.parity.level == "bitwise"
+        here = ["what the levers may change did not change here"] if risk and tune.parity.ok else []
+        yield "parity", Group(Parts([*parity_parts(tune.parity), *here], style), plain(tune.parity.why, style))
     if tune.reused:
         yield "reused", Group(*(plain(line) for line in tune.reused))
     if tune.complete and not tune.gain and not tune.unproved and tune.baseline.findings:
@@ -383,7 +384,7 @@ def _cost_parts(tune: Tune) -> Iterator[str]:
     """What the tune took, and when the recipe's longer start (compiling) has paid for itself."""
     yield f"tune took {minutes(tune.wall_s)} for {number(len(tune.trials), 'start')} of the command"
     if tune.seed is not None:
-        yield f"seed {tune.seed} set from outside"
+        yield f"the script sets no seed, so hotlap set {tune.seed}"
     if tune.break_even_steps is not None:
         yield f"the recipe's start pays off after {number(tune.break_even_steps, 'step')}"
 
@@ -433,12 +434,12 @@ def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
     if usable:
         recipe = folder / Path(tune.recipe or "").name
         yield plain("next: train with the recipe", "dim")
-        yield CommandLine(("hotlap", "run", "--recipe", str(recipe), *tune.command))
+        yield in_environment(tune.environment, "hotlap", "run", "--recipe", str(recipe), *tune.command)
         yield plain("or: write it into the source, or see what to set", "dim")
         yield CommandLine(("hotlap", "patch", str(recipe)))
     if not tune.complete:
         yield plain("or: search on where it stopped" if usable else "next: search on where it stopped", "dim")
-        yield CommandLine(("hotlap", "tune", "--resume", str(folder), *tune.command))
+        yield in_environment(tune.environment, "hotlap", "tune", "--resume", str(folder), *tune.command)
     elif not usable:
         yield plain("next: what else to try", "dim")
         yield CommandLine(("hotlap", "advise", str(folder)))

@@ -23,7 +23,7 @@ from hotlap.levers._base import STAGES, Lever, Stage
 from hotlap.records import run as records
 from hotlap.records.diagnosis import bound_text
 from hotlap.records.errors import CommandFailed, NothingMeasured
-from hotlap.records.tune import Tune, Worth
+from hotlap.records.tune import NOT_TRIED, Tune, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
 from .candidates import Candidate, candidate_of, candidates, compatible, excluded, together, untried
@@ -132,7 +132,7 @@ class Search:
         known = {*context.active, *state.refused, *state.found.dropped, *(use.name for use in measured)}
         left = {name: excluded(state, lever, context) for name, lever in state.levers.items() if name not in known}
         for name, why in left.items():
-            state.drop(name, why or f"{why_not} before it was tried")
+            state.drop(name, why or f"{why_not} {NOT_TRIED}")
         untried = [name for name, why in left.items() if why is None]
         return f"; not tried: {', '.join(untried)}" if untried else ""
 

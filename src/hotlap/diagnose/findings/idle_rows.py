@@ -33,8 +33,8 @@ def find(measured: Measured) -> Finding | None:
         f"{rows:,} x {width:,}; the update takes {ms(updating)} a step",
         why="the gradient of an embedding is dense, so it is as large as the table, and the optimizer reads and writes "
         "all of it and of its averages",
-        instead=f"{CALL if bare else '`nn.Embedding(..., sparse=True)`'} with torch.optim.SparseAdam for the tables (or "
-        "SGD, Adagrad), another optimizer for the rest; rows without a gradient then stay, where Adam's averages moved "
-        "them on",
+        instead=f"{CALL if bare else '`nn.Embedding(..., sparse=True)`'} with torch.optim.SparseAdam for the tables "
+        "(or SGD, Adagrad), another optimizer for the rest; rows without a gradient then stay, where Adam's averages "
+        "moved them on",
         named=True,
     )
