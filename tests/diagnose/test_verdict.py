@@ -6,6 +6,7 @@ import msgspec
 from test_diagnose import FACTS, folder_of, phases, steps
 
 from hotlap.diagnose.verdict import verdict
+from hotlap.levers import all_levers
 from hotlap.records.diagnosis import COMPARE, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.profile import Samples
@@ -70,6 +71,9 @@ def test_what_the_recipes_tune_has_dropped_is_not_to_be_tried_next(tmp_path: Pat
         write_record(folder / "run.json", msgspec.structs.replace(run, recipe=recipe, cwd=str(tmp_path)))
         found = verdict(folder)
         assert "fused-optimizer" not in found.findings[0].levers and "(tries compile" in found.next
+    every = tuple(Dropped(lever=name, why="slower") for name in all_levers())
+    write_record(tmp_path / "tune.json", msgspec.structs.replace(tune, dropped=every))
+    assert verdict(folder).next.startswith("nothing that hotlap can change was found"), "what it tried is no advice"
 
 
 def test_where_the_command_failed_that_is_what_to_mend_first(tmp_path: Path) -> None:

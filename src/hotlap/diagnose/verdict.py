@@ -34,10 +34,13 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """
     run = RunFolder(folder)
     found = with_compiled(_profiled(run, traces), run.facts)
-    levers = settled(run.facts, [lever.name for lever in run.record.levers]) | _tried(run.record)  # a trace knows none
+    tried = _tried(run.record)
+    levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
     found = _of_the_loop(found)
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
-    then = MEND if run.record.failed_itself else next_of(findings)
+    pairs = zip(findings, found.findings, strict=True)
+    left = [one for one, before in pairs if one.levers or not tried.intersection(before.levers)]
+    then = MEND if run.record.failed_itself else next_of(left)
     return msgspec.structs.replace(found, findings=findings, next=then)
 
 

@@ -281,7 +281,8 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
     elif diagnosis and diagnosis.next.endswith(COMPARE):
         yield plain(f"next: {diagnosis.next}", "dim")
         again = next(str(path) for at in itertools.count(2) if not (path := Path(f"{folder}-{at}")).exists())
-        yield in_environment(run.environment, "hotlap", "run", *run.options, "--out", again, *run.command)
+        options = run.options or (("--recipe", run.recipe) if run.recipe else ())  # a record may be older than these
+        yield in_environment(run.environment, "hotlap", "run", *options, "--out", again, *run.command)
         yield CommandLine(("hotlap", "diff", str(folder), again))
 
 
