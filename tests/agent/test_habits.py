@@ -16,7 +16,7 @@ from hotlap.agent.facts.optimizer import idle_rows, look_at_optimizer
 
 from .harness import Runner, check_clean, check_same
 
-WHATS = ["plain", "anomaly", "hooks", "iterators", "checkpoint", "sparse", "all-rows", "profiler"]
+WHATS = ["plain", "anomaly", "hooks", "iterators", "checkpoint", "sparse", "all-rows", "profiler", "table"]
 
 
 @pytest.mark.parametrize("what", WHATS)
@@ -29,11 +29,12 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     assert facts.switches == {"anomaly": ("detect_anomaly",), "profiler": ("profiler",)}.get(what, ())
     assert root.hooks == ((1, 20) if what == "hooks" else (0, 0)) == root.alike
     assert root.piled is (what == "hooks")
-    assert (root.hook is not None and root.hook[1:] == (41, "<lambda>")) is (what == "hooks")
+    assert (root.hook is not None and root.hook[1:] == (43, "<lambda>")) is (what == "hooks")
     assert (loader.iterators >= 20) is (what == "iterators") or what == "all-rows"
-    assert (loader.loop is not None and loader.loop[1] == 43) is (what == "iterators")
+    assert (loader.loop is not None and loader.loop[1] == 45) is (what == "iterators")
     assert bool(facts.recomputed) is (what == "checkpoint")
     assert (optimizer.idle > 0.9) is (what not in {"sparse", "all-rows"})
+    assert root.embeds is (what != "table")
     assert optimizer.matrix == (() if what == "sparse" else (20_000, 4))
 
 

@@ -241,7 +241,7 @@ def test_levers_that_are_in_are_not_offered(tmp_path: Path) -> None:
     (finding,) = diagnose(run).findings
     assert "fused-optimizer" in finding.levers
     assert not {"compile", "attention"} & set(finding.levers)
-    assert "with compile, attention" in finding.evidence
+    assert "levers in: compile, attention" in finding.evidence
     assert "fused-optimizer" in diagnose(run).next
 
 
@@ -482,7 +482,7 @@ def test_what_a_recipe_does_already_is_not_proposed(levers: tuple[str, ...], low
     found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, CUDA, levers=levers)
     assert found is not None
     assert ("lower precision" in found.instead) is lower and "a better memory format" in found.instead
-    assert ("no autocast of its own, with" if levers else "no autocast around it") in found.evidence
+    assert ("the script turns no autocast on; levers in: " if levers else "no autocast around it") in found.evidence
 
 
 @pytest.mark.parametrize("changes", [{"softmax": True}, {"sdpa": True}])

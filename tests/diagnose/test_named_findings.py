@@ -190,6 +190,18 @@ def test_a_frozen_teachers_forwards_are_no_evaluation() -> None:
         assert ("evaluation-each-step" in {one.id for one in found}) is named
 
 
+@pytest.mark.parametrize(
+    ("embeds", "advice"), [(True, "`nn.Embedding(..., sparse=True)`"), (None, "`nn.Embedding"), (False, "`F.embed")]
+)
+def test_idle_rows_of_a_table_that_is_no_module_are_made_sparse_in_its_call(embeds: bool | None, advice: str) -> None:
+    """The advice was of nn.Embedding where a model had none, and at the model's forward."""
+    of = {"idle": 0.97, "matrix": (60_000, 64), "made": ("train.py", 26, "main")}
+    root = {"embeds": embeds, "file": "net.py", "line": 3, "function": "Net.forward"}
+    (found,) = (one for one in findings_of(measured(optimizer=of, root=root)) if one.id == "idle-rows")
+    assert found.instead.startswith(advice) and ("a table" in found.title) is (embeds is False)
+    assert found.where is not None and (found.where.file, found.where.line) == ("train.py", 26)
+
+
 def test_gradients_that_nobody_uses_are_of_the_call() -> None:
     of = {
         "parameters": 90,
@@ -367,11 +379,11 @@ def evaluate(model, batches):
 def test_the_next_step_answers_the_first_finding() -> None:
     cause = Finding(id="cause", bound="compute", share=0.5, where=Place(file="train.py", line=7), named=True)
     generic = Finding(id="compute", bound="compute", share=0.9, levers=("compile",))
-    assert next_of([cause, generic]).startswith("make the change at line 7, run again")
+    assert next_of([cause, generic]).startswith("make the change at train.py:7, run again")
     assert next_of([generic, cause]).startswith("hotlap tune")
     assert next_of([msgspec.structs.replace(cause, levers=("tf32",)), generic]).startswith("hotlap tune")
     copies = Finding(id="h2d", bound="h2d", share=0.45, where=Place(file="train.py", line=58), instead="pin them")
-    assert next_of([copies, generic]).startswith("make the change at line 58, run again")
+    assert next_of([copies, generic]).startswith("make the change at train.py:58, run again")
     nowhere = msgspec.structs.replace(copies, where=None)
     assert next_of([nowhere, generic]).startswith("do what the first finding says, run again")
     assert next_of([msgspec.structs.replace(copies, instead=""), generic]).startswith("hotlap tune")

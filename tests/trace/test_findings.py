@@ -760,11 +760,15 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
         HostTime(name="aten::mm", ns=3 * MS, total_ns=3 * MS, count=1),
     )
     slow = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host, unprofiled_ms=25.0),)))
-    assert slow.findings[1].evidence == "x; by the trace aten::mm 2.00 ms, aten::add 1.00 ms", "of a step of 25 ms"
+    assert (
+        slow.findings[1].evidence
+        == "x; by the trace of 2 steps, all of these together: aten::mm 2.00 ms, aten::add 1.00 ms"
+    ), "of a step of 25 ms"
     found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert (
         found.bound == "input"
-        and found.findings[1].evidence == "x; by the trace aten::mm 4.00 ms, aten::add 2.00 ms"
+        and found.findings[1].evidence
+        == "x; by the trace of 2 steps, all of these together: aten::mm 4.00 ms, aten::add 2.00 ms"
         and found.findings[1].where == HERE
     )
 

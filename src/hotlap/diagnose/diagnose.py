@@ -264,7 +264,11 @@ def next_of(findings: Sequence[Finding]) -> str:
     dearest finding that has some."""
     if findings and not findings[0].levers and (findings[0].named or findings[0].instead):
         where = findings[0].where
-        at = f"make the change at line {where.line}" if where and where.line else "do what the first finding says"
+        at = (
+            f"make the change at {Path(where.file).name}:{where.line}"
+            if where and where.line
+            else "do what the first finding says"
+        )
         return f"{at}, {COMPARE}"
     helped = [finding for finding in findings if finding.levers]
     if not helped:

@@ -41,7 +41,7 @@ from .causes import ELEMENTS
 from .copied_again import with_kept
 from .diagnose import diagnose
 from .findings import compute, expert_loop, h2d, own_graph, python_modes, replaced
-from .findings._base import MODEL
+from .findings._base import MODEL, counted
 from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
 from .offloads import room, with_memory
@@ -275,11 +275,12 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     for row in ops:
         by_name[row.name] += row.ns
     most = by_name.most_common(TOP_OPS)
+    of = f"by the trace of {counted(rank.window.count, 'step')}, all of these together"
     said = ", ".join(f"{name} {ms(host_ms(rank, ns))}" for name, ns in most)
     multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
     return msgspec.structs.replace(
         finding,
-        evidence=f"{finding.evidence}; by the trace {said}",
+        evidence=f"{finding.evidence}; {of}: {said}",
         where=ops[0].where or finding.where,
         why=finding.why
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "

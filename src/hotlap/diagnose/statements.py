@@ -18,6 +18,7 @@ from .causes import (
     DEQUE,
     DIAGONAL,
     ELEMENTS,
+    FEW,
     JOINED,
     KNOWN,
     LAST,
@@ -58,8 +59,6 @@ OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"
 OF_FEW: Final = frozenset({"items", "keys", "values", "modules", "named_modules", "children", "named_children"})
 PASSES_ON: Final = frozenset({"enumerate", "zip", "list", "tuple", "sorted", "reversed"})
 """Functions that go through as many as they are given: of several, as many as the shortest has."""
-FEW: Final = 32
-"""Turns of a loop, at most."""
 DRAWS: Final = frozenset({"sample", "choice", "choices", "randint", "randrange", "integers", "permutation", "randperm"})
 SHORT_DEQUE: Final = 1024
 """Entries, from which on an access by index is a walk."""

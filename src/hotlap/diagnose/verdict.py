@@ -1,6 +1,8 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
+import contextlib
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -8,9 +10,10 @@ from hotlap.levers import settled
 from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Place, with_findings
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples, place_in
-from hotlap.records.run import LoaderFacts
+from hotlap.records.run import LoaderFacts, Run
 from hotlap.records.trace import Ranks, TraceReport
-from hotlap.runs.folder import RankFolder, RunFolder
+from hotlap.records.tune import NOT_TRIED
+from hotlap.runs.folder import RankFolder, RunFolder, TuneFolder
 
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
@@ -21,6 +24,8 @@ from .long_samples import with_long_steps
 from .patchable import with_patch
 from .sampled import with_samples
 
+MEND: Final = "mend what made the command fail (its own error says it), then run again"
+
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """The verdict, from the folder alone. What a profile left that can't be read is said to be unknown.
@@ -29,10 +34,24 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """
     run = RunFolder(folder)
     found = with_compiled(_profiled(run, traces), run.facts)
-    levers = settled(run.facts, [lever.name for lever in run.record.levers])  # a trace knows neither
+    tried = _tried(run.record)
+    levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
     found = _of_the_loop(found)
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
-    return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
+    pairs = zip(findings, found.findings, strict=True)
+    left = [one for one, before in pairs if one.levers or not tried.intersection(before.levers)]
+    then = MEND if run.record.failed_itself else next_of(left)
+    return msgspec.structs.replace(found, findings=findings, next=then)
+
+
+def _tried(run: Run) -> set[str]:
+    """Levers that the tune tried which made the run's recipe, where that is there."""
+    if run.recipe is None:
+        return set()
+    with contextlib.suppress(RecordError):
+        if (tune := TuneFolder(Path(run.cwd, run.recipe).parent).tune) is not None:
+            return {one.lever for one in tune.dropped if not one.why.endswith(NOT_TRIED)}
+    return set()
 
 
 def _of_the_loop(found: Diagnosis) -> Diagnosis:

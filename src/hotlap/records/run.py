@@ -1,10 +1,14 @@
 """Records of one run: `run.json`, `rank-K/steps.jsonl`, `rank-K/facts.json`, `rank-K/problems.jsonl`."""
 
 import math
+import signal
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from .session import ENDED_HARD
+
+ENDED_BY_OTHERS: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 LONGEST_MS: Final = 1e12
 """Thirty years. Sums of what is read stay finite."""
 Ms = Annotated[float, msgspec.Meta(ge=-LONGEST_MS, le=LONGEST_MS)]
@@ -88,7 +92,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     `running`, `finished`, `failed`, `stopped` (by hotlap, after its steps), `interrupted` or `timeout`. exit_code: the
     command's own; signal: set when a signal ended it. started: seconds since the epoch; wall_s: seconds it took, None
     while it runs. seed: set from outside, in trials. levers: once `hotlap run` has ended, those that took hold;
-    left_out: levers of the recipe that did not. recipe: the recipe's path.
+    left_out: levers of the recipe that did not. recipe: the recipe's path. options: of `hotlap run`, but for where it
+    writes and what it prints.
     """
 
     version: int = 1
@@ -105,6 +110,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     levers: tuple[Lever, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     recipe: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def failed_itself(self) -> bool:
+        """Whether it ended by an error, not by somebody who ended it, nor by hotlap."""
+        return self.status == "failed" and self.exit_code != ENDED_HARD and self.signal not in ENDED_BY_OTHERS
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +276,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     that is not known; with_gradients: that have a gradient at the end; unused: of the tensors that have one, the
     share (0 to 1) that no optimizer holds; frozen: none of them takes one then. modules: number in it. devices,
     dtypes: of its parameters. conv, dropout: number of such modules; conv_input_4d: its convolutions get images.
-    channels_last: its weights have that memory format. sparse: it makes sparse gradients. compiled: it is, by
+    channels_last: its weights have that memory format. embeds: it holds an nn.Embedding or nn.EmbeddingBag, None
+    where that is not known. sparse: it makes sparse gradients. compiled: it is, by
     torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
     wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end;
     alike: of these, of the module with most, those of the same code, at the same times; hook: that code, where it is
@@ -298,6 +310,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     conv_input_4d: bool = False
     channels_last: bool = False
     dropout: int = 0
+    embeds: bool | None = None
     sparse: bool = False
     softmax: bool = False
     softmax_ran: bool | None = None

@@ -161,6 +161,6 @@ def _only_infers(measured: Measured) -> bool:
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:
     """The autocast that the script calls it under, and the levers of this run. A library may set one inside of it."""
-    none = "no autocast of its own" if levers else "no autocast around it"
+    none = "the script turns no autocast on" if levers else "no autocast around it"
     own = f"under autocast to {root.autocast}" if root.autocast else none
-    return f"{own}, with {', '.join(levers)}" if levers else own
+    return f"{own}; levers in: {', '.join(levers)}" if levers else own

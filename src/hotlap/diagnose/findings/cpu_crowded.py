@@ -19,6 +19,11 @@ LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 
 
+LEAST_SEEN_MS = 20.0
+"""Of steps whose counters were read, in all: a thread is without a core for some ms at a time, so that of less one such
+time would say too much."""
+
+
 @dataclass(frozen=True)
 class Waits:
     """Ms of a step: own: of the thread that trains; every: of all threads of its process; workers: the data phase where
@@ -50,6 +55,8 @@ def waits(measured: Measured) -> Waits | None:
     own, every = part * (host.waited_ms or 0.0), part * host.threads_waited_ms
     if (all_ms := _of_all_steps(measured)) is not None:
         own, every = all_ms, max(all_ms, every - own + all_ms)
+    elif host.took_ms is not None and host.steps * host.took_ms < LEAST_SEEN_MS:
+        return None
     own, every = max(0.0, own - taken_ms), max(0.0, every - taken_ms)
     if host.waited_ms is not None and own < LEAST_COST * step:
         every = own
