@@ -37,6 +37,15 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     assert optimizer.matrix == (() if what == "sparse" else (20_000, 4))
 
 
+def test_a_model_that_is_gone_at_the_end_was_looked_at_not_long_before(runner: Runner) -> None:
+    ran = runner.forked("gone.py")
+    check_clean(ran)
+    check_same(ran, runner.bare("gone.py"))
+    (root,) = ran.facts.roots
+    assert root.hooks == (0, 7)
+    assert root.piled
+
+
 @pytest.mark.parametrize(
     ("options", "device", "counters"), [({}, "meta", 2), ({}, "cpu", 0), ({"fused": True}, "meta", 0)]
 )
