@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.agent.denormals import denormal_share
+from hotlap.agent.done_again import denormal_share
 from hotlap.agent.facts import Script
 from hotlap.agent.facts.hooks import most_alike
 from hotlap.agent.facts.inputs import padding

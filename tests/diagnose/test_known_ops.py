@@ -10,7 +10,7 @@ import torch
 
 from hotlap.diagnose.causes import Cause
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
-from hotlap.diagnose.repeated import DENORMALS, GATED, ORDER, SPARSE, TAP_BY_TAP, Repeated
+from hotlap.diagnose.repeated import DENORMALS, GATED, HALF, ORDER, SPARSE, TAP_BY_TAP, Repeated
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
@@ -186,6 +186,7 @@ def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
         (TAP_BY_TAP, 400, "a kernel of 400 taps", "rfft"),
         (ORDER, "300.0 million multiplications", "300.0 million", "multi_dot"),
         (DENORMALS, 20, "20 times as long", "set_flush_denormal"),
+        (HALF, 20, "20 times as long as in float32", "enabled="),
     ],
 )
 def test_what_something_else_does_for_less(cause: Cause, number: int | str, said: str, helps: str) -> None:

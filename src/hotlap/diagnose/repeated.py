@@ -59,6 +59,14 @@ DENORMALS: Final = Cause(
     "`torch.set_flush_denormal(True)` at the start of the script, which has zeros made in their place",
     "compute",
 )
+HALF: Final = Cause(
+    "slow-half",
+    "half precision takes longer than float32 on this CPU",
+    "a processor that does not multiply such numbers converts each to float32 and back, in the backward too",
+    "float32 on the CPU: autocast with `enabled=device == 'cuda'`, and no `.half()`; or bfloat16 in place of float16, "
+    "without a GradScaler, where the processor multiplies it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
+    "compute",
+)
 ORDER: Final = Cause(
     "product-order",
     "three matrices are multiplied in the dear order",
@@ -79,6 +87,7 @@ SAID: Final = {
     DOUBLE: "results of {} bits a number; what single precision saves of them at least takes {} a step",
     ORDER: "{} million; what that saves is {} a step",
     DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
+    HALF: "a product takes {} times as long as in float32; what that saves is {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
@@ -108,12 +117,15 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
         SPARSE: lines.sparse,
         TAP_BY_TAP: lines.long_convolutions,
         DENORMALS: lines.denormals,
+        HALF: lines.half,
         DOUBLE: lines.double,
     }
     for cause, rows in kinds.items():
         for file, line, _, times, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
                 place = place_in(lines.files, (call, at, function))
+                if cause is HALF and lines.autocasts and lines.autocasts[0][0] < len(lines.files):
+                    place = place_in(lines.files, lines.autocasts[0])
                 if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
                 yield Repeated((lines.files[file], line), times, part, place, cause)

@@ -84,7 +84,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
     take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
     same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
-    their place. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
+    their place. half: the same of products of float16 or bfloat16 on the CPU: how many times as long as in float32 they
+    take. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
     multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
     first. copied: lines that copy the same memory of the host to a device in this step and the next (CUDA). masks: of
     fused attention whose masks all leave out what comes later, or nothing. autocasts: lines that turn autocast on while
@@ -103,6 +104,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
     denormals: tuple[RepeatedLine, ...] = ()
+    half: tuple[RepeatedLine, ...] = ()
     double: tuple[RepeatedLine, ...] = ()
     orders: tuple[DearOrder, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
