@@ -16,7 +16,19 @@ from hotlap.agent import done_again
 from hotlap.agent.done_again import slower, slower_in_half
 from hotlap.agent.lines import Lines
 from hotlap.agent.repeats import Repeats
-from hotlap.diagnose.repeated import DENORMALS, DOUBLE, HALF, ORDER, SPARSE, TAP_BY_TAP, Repeated, of_lines
+from hotlap.diagnose.repeated import (
+    AGAIN,
+    DENORMALS,
+    DOUBLE,
+    HALF,
+    ORDER,
+    SAME_ROWS,
+    SPARSE,
+    TAP_BY_TAP,
+    Repeated,
+    of_lines,
+)
+from hotlap.diagnose.source import place_at
 from hotlap.records.profile import Lines as Record
 
 Rows = list[tuple[str, int, float, str]]
@@ -482,6 +494,53 @@ def test_where_halves_cost_and_what_turns_autocast_on(monkeypatch: pytest.Monkey
     low = X.half()
     (found_by_hand,) = for_less(lambda: low @ low.t())
     assert found_by_hand.call.line == found_by_hand.line[1], "no autocast was turned on"
+
+
+WIDER = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
+ROWS, IMAGES = torch.randn(12, 8), torch.randn(9, 2, 5, 5)
+
+
+def repeated_rows() -> None:
+    rows = ROWS.repeat(4, 1)
+    WIDER(rows * 2)
+
+
+def expanded_rows() -> None:
+    rows = ROWS[:, None].expand(12, 4, 8)
+    WIDER(rows.reshape(48, 8))
+
+
+def joined_rows() -> None:
+    rows = torch.cat([ROWS] * 4)
+    WIDER(rows)
+
+
+def interleaved_images() -> None:
+    images = IMAGES.repeat_interleave(4, 0)
+    nn.functional.conv2d(images, torch.ones(3, 2, 3, 3))
+
+
+@pytest.mark.parametrize("step", [repeated_rows, expanded_rows, joined_rows, interleaved_images])
+def test_rows_that_were_repeated_before_a_product(step: Callable[[], None]) -> None:
+    (found,) = (one for one in for_less(step) if one.cause is SAME_ROWS)
+    assert found.times == 4 and 0.3 < found.part <= 0.75
+    assert found.call == place_at(__file__, step.__code__.co_firstlineno + (2 if step is joined_rows else 1))
+
+
+def test_rows_that_are_the_same_by_chance_or_no_more_after_a_draw_are_not_told() -> None:
+    dropout = nn.Dropout(0.5)
+
+    def step() -> None:
+        table = torch.randn(40, 8)
+        ids = torch.arange(48) % 13  # nine of them come four times, the others three times
+        for rows in (torch.randn(48, 8), table[ids], torch.zeros(48, 8), torch.eye(6, 8).repeat(8, 1)):
+            WIDER(rows)
+        WIDER(dropout(ROWS.repeat(4, 1)))
+        ROWS.repeat(4, 1)[None] @ torch.randn(1, 8, 8)
+
+    table = torch.randn(40, 8)
+    assert {one.cause for one in for_less(step)} <= {AGAIN}
+    assert [one for one in for_less(lambda: LAYER(table[:15])) if one.cause is SAME_ROWS] == []
 
 
 A, B, C = torch.randn(2, 300, 8), torch.randn(2, 8, 300), torch.randn(2, 300, 8)

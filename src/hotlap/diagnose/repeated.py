@@ -10,7 +10,7 @@ from hotlap.records.durations import ms
 from hotlap.records.profile import Lines, place_in
 
 from .causes import Cause
-from .statements import product_at
+from .statements import product_at, repeating
 
 REPLAY: Final = "torch.cuda.CUDAGraph.replay"
 LEAST: Final = 0.2
@@ -67,6 +67,14 @@ HALF: Final = Cause(
     "without a GradScaler, where the processor multiplies it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
     "compute",
 )
+SAME_ROWS: Final = Cause(
+    "same-rows",
+    "each row of a batch is computed several times",
+    "the rows were repeated before a part of the model that makes the same of the same rows, forward and backward",
+    "repeat what comes out in place of what goes in, `encoder(x).repeat(k, 1)` or `.repeat_interleave(k, 0)`, and draw "
+    "random numbers, as of a posterior or a dropout, after that",
+    "compute",
+)
 ORDER: Final = Cause(
     "product-order",
     "three matrices are multiplied in the dear order",
@@ -88,6 +96,7 @@ SAID: Final = {
     ORDER: "{} million; what that saves is {} a step",
     DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
     HALF: "a product takes {} times as long as in float32; what that saves is {} a step",
+    SAME_ROWS: "each row of a product is there {} times; all but the first take {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
@@ -129,6 +138,10 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
                 if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
                 yield Repeated((lines.files[file], line), times, part, place, cause)
+    for file, line, _, times, part, frames in lines.same_rows:
+        if frames and max(file, *(frame[0] for frame in frames)) < len(lines.files):
+            where = repeating([place_in(lines.files, frame) for frame in frames])
+            yield Repeated((lines.files[file], line), times, part, where, SAME_ROWS)
     for file, line, function, now, other, part in lines.orders:
         if file < len(lines.files):
             millions = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"
