@@ -15,12 +15,14 @@ from torch.utils.checkpoint import checkpoint
 from hotlap.agent import done_again
 from hotlap.agent.done_again import slower, slower_in_half
 from hotlap.agent.lines import Lines
+from hotlap.agent.recurrent import KINDS
 from hotlap.agent.repeats import Repeats
 from hotlap.diagnose.repeated import (
     AGAIN,
     DENORMALS,
     DOUBLE,
     HALF,
+    NOT_CARRIED,
     ORDER,
     SAME_ROWS,
     SPARSE,
@@ -541,6 +543,68 @@ def test_rows_that_are_the_same_by_chance_or_no_more_after_a_draw_are_not_told()
     table = torch.randn(40, 8)
     assert {one.cause for one in for_less(step)} <= {AGAIN}
     assert [one for one in for_less(lambda: LAYER(table[:15])) if one.cause is SAME_ROWS] == []
+
+
+SERIES, STATE = torch.randn(3, 9, 8), torch.zeros(1, 3, 5)
+
+
+def growing(net: nn.RNNBase, steps: int = 4, **given: Any) -> None:
+    x = SERIES[:, :5]
+    for at in range(steps):
+        out, _ = net(x, **given)
+        x = torch.cat([x, SERIES[:, 5 + at, None] + out.mean()], 1)
+
+
+def of_one_time_more() -> None:
+    growing(nn.GRU(8, 5, batch_first=True))
+
+
+def of_input_by_name() -> None:
+    net = nn.LSTM(8, 5, 2)
+    for at in range(5, 9):
+        net(input=SERIES.transpose(0, 1)[:at], hx=None)
+
+
+@pytest.mark.parametrize("step", [of_one_time_more, of_input_by_name])
+def test_a_recurrent_net_that_goes_over_its_sequence_again(step: Callable[[], None]) -> None:
+    (found,) = (one for one in for_less(step) if one.cause is NOT_CARRIED)
+    assert found.times == 4 and found.part == pytest.approx((5 + 6 + 7) / (5 + 6 + 7 + 8))
+    assert {vars(kind)["forward"].__code__.co_filename for kind in KINDS} == {nn.modules.rnn.__file__}, "as it was"
+
+
+def sliding() -> None:
+    net = nn.GRU(8, 5, batch_first=True)
+    for at in range(4):
+        net(SERIES[:, at : at + 5])
+
+
+def of_other_sequences() -> None:
+    net = nn.GRU(8, 5, batch_first=True)
+    for at in range(5, 9):
+        net(SERIES[:, :at].flip(1))
+    for _ in range(4):
+        net(SERIES)
+
+
+def carried() -> None:
+    net, state = nn.GRU(8, 5, batch_first=True), None
+    for at in range(4):
+        _, state = net(SERIES[:, : at + 1], state)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        sliding,
+        of_other_sequences,
+        carried,
+        lambda: growing(nn.RNN(8, 5, batch_first=True, bidirectional=True)),
+        lambda: growing(nn.RNN(8, 5, batch_first=True), hx=STATE),
+        lambda: growing(nn.RNN(8, 5, batch_first=True), steps=2),
+    ],
+)
+def test_a_recurrent_net_that_needs_its_sequences_is_not_told(step: Callable[[], None]) -> None:
+    assert NOT_CARRIED not in {one.cause for one in for_less(step)}
 
 
 A, B, C = torch.randn(2, 300, 8), torch.randn(2, 8, 300), torch.randn(2, 300, 8)

@@ -10,7 +10,7 @@ import torch
 
 from hotlap.diagnose.causes import Cause
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
-from hotlap.diagnose.repeated import DENORMALS, GATED, HALF, ORDER, SAME_ROWS, SPARSE, TAP_BY_TAP, Repeated
+from hotlap.diagnose.repeated import DENORMALS, GATED, HALF, NOT_CARRIED, ORDER, SAME_ROWS, SPARSE, TAP_BY_TAP, Repeated
 from hotlap.diagnose.statements import repeating
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
@@ -188,6 +188,7 @@ def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
         (ORDER, "300.0 million multiplications", "300.0 million", "multi_dot"),
         (DENORMALS, 20, "20 times as long", "set_flush_denormal"),
         (SAME_ROWS, 8, "is there 8 times", "after that"),
+        (NOT_CARRIED, 12, "12 calls a step", "self.rnn(x_new, state)"),
         (HALF, 20, "20 times as long as in float32", "enabled="),
     ],
 )

@@ -44,15 +44,25 @@ class SameRows:
 
 
 def hashes(call: OpCall, at: int | None) -> Any:
-    """A number for each row of what a product or a convolution multiplies, by its bits; it is not waited for. at: which
-    argument that is."""
+    """Of the rows that a product or a convolution multiplies; None where they are not looked at. at: which argument
+    these are."""
     of = call.args[0 if at is None else at]
     rows = len(of)
-    wanted = of.dim() > 1 and of.is_floating_point() and not of.is_complex() and not recording()
-    if not wanted or "bmm" in call.name or not 2 * LEAST_DIFFERENT <= rows <= MOST_NUMBERS or not of.numel():
+    wanted = of.dim() > 1 and "bmm" not in call.name and is_hashed(of) and not recording()
+    if not wanted or not 2 * LEAST_DIFFERENT <= rows <= MOST_NUMBERS:
         return None
-    some = of.detach().flatten(1)
-    some = some[:, :: 1 + some.size(1) * rows // MOST_NUMBERS].contiguous()
+    return numbers_of(of)
+
+
+def is_hashed(of: Any) -> bool:
+    """Whether there are numbers of it."""
+    return bool(of.is_floating_point() and of.element_size() in AS_INTEGERS and not of.is_meta and of.numel())
+
+
+def numbers_of(rows: Any) -> Any:
+    """A number for each, by the bits of some of its real numbers. The device is not waited for."""
+    some = rows.detach().flatten(1)
+    some = some[:, :: 1 + some.size(1) * len(rows) // MOST_NUMBERS].contiguous()
     mixed = torch.arange(1, some.size(1) + 1, device=some.device) * 0x2545F4914F6CDD1D
     mixed = (mixed ^ (mixed >> 31)) * 0x1B873593CC9E2D51
     return (some.view(AS_INTEGERS[some.element_size()]).long() * mixed).sum(1)

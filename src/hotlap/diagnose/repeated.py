@@ -75,6 +75,13 @@ SAME_ROWS: Final = Cause(
     "random numbers, as of a posterior or a dropout, after that",
     "compute",
 )
+NOT_CARRIED: Final = Cause(
+    "state-not-carried",
+    "a recurrent net begins anew at each new step of its sequence",
+    "its state after the steps that were there before is known, and is computed again, forward and backward",
+    "carry its state: once `out, state = self.rnn(x)`, then only the new step, `out, state = self.rnn(x_new, state)`",
+    "compute",
+)
 ORDER: Final = Cause(
     "product-order",
     "three matrices are multiplied in the dear order",
@@ -97,6 +104,7 @@ SAID: Final = {
     DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
     HALF: "a product takes {} times as long as in float32; what that saves is {} a step",
     SAME_ROWS: "each row of a product is there {} times; all but the first take {} a step",
+    NOT_CARRIED: "{} calls a step, each with the sequence of the last and more; to go over it again takes {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
@@ -128,6 +136,7 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
         DENORMALS: lines.denormals,
         HALF: lines.half,
         DOUBLE: lines.double,
+        NOT_CARRIED: lines.recurrent,
     }
     for cause, rows in kinds.items():
         for file, line, _, times, part, call, at, function in rows:

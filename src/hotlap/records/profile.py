@@ -94,8 +94,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
     first. same_rows: lines with products and convolutions each of whose rows is there several times. copied: lines that
     copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention whose masks
-    all leave out what comes later, or nothing. autocasts: lines that turn autocast on while no module is called.
-    left_out: ops beyond 200,000. skipped: why ops were not seen.
+    all leave out what comes later, or nothing. recurrent: as repeats, of lines that call a recurrent net with a
+    sequence that begins with that of the call before: how many calls, and of all their times those that were there.
+    autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
+    were not seen.
     """
 
     steps: Count = 0
@@ -116,6 +118,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     same_rows: tuple[SameRowsLine, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
+    recurrent: tuple[RepeatedLine, ...] = ()
     autocasts: tuple[UserFrame, ...] = ()
     left_out: Count = 0
     skipped: str = ""
