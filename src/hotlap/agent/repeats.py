@@ -106,7 +106,7 @@ class Repeats:
             given={storage(one) for one in filter(_in_storage, those)},
             written=list(filter(_in_storage, tensors(*written))),
             rows=self._of(args[at]) if known and at is not None else None,
-            hashes=hashes(call, at) if known and multiplies else None,
+            hashes=hashes(call, at) if known and multiplies and self._same_rows.looking else None,
             zeros=zeros(call, *those) if known else None,
             inner=_inner(call),
             told=self._for_less.begin(call, those, known, draws, self._fresh),

@@ -23,9 +23,14 @@ class SameRows:
     def __init__(self) -> None:
         self._seen: list[tuple[Chain, Any, int]] = []
 
+    @property
+    def looking(self) -> bool:
+        """Whether more products are to be looked at."""
+        return len(self._seen) < MOST_PRODUCTS
+
     def called(self, chain: Chain, hashes: Any, work: int) -> None:
         """A product was computed. hashes: of its rows, None where these are not looked at."""
-        if hashes is not None and len(self._seen) < MOST_PRODUCTS:
+        if hashes is not None:
             self._seen.append((chain, hashes, work))
 
     def rows(self, work: Counter[Place]) -> list[tuple[Any, ...]]:
