@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.agent.denormals import denormal_share
+from hotlap.agent.done_again import denormal_share
 from hotlap.agent.facts import Script
 from hotlap.agent.facts.hooks import most_alike
 from hotlap.agent.facts.inputs import padding
@@ -36,6 +36,15 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     assert (optimizer.idle > 0.9) is (what not in {"sparse", "all-rows"})
     assert root.embeds is (what != "table")
     assert optimizer.matrix == (() if what == "sparse" else (20_000, 4))
+
+
+def test_a_model_that_is_gone_at_the_end_was_looked_at_not_long_before(runner: Runner) -> None:
+    ran = runner.forked("gone.py")
+    check_clean(ran)
+    check_same(ran, runner.bare("gone.py"))
+    (root,) = ran.facts.roots
+    assert root.hooks == (0, 7)
+    assert root.piled
 
 
 @pytest.mark.parametrize(

@@ -410,3 +410,16 @@ def test_ranks_take_the_same_windows(runner: Runner) -> None:
         Profile(file="trace.json.gz", first_step=at + 2 + SAMPLED, steps=3, wanted=3)
     ] * 2
     assert len({len(list(rank.steps)) for rank in ran.ranks}) == 1
+
+
+def test_what_a_step_computes_and_does_not_need(runner: Runner) -> None:
+    ran = runner.forked("unneeded.py", profile_steps=2)
+    check_clean(ran)
+    check_same(ran, runner.bare("unneeded.py"))
+    found, text = lines_of(ran), (SCRIPTS / "unneeded.py").read_text().splitlines()
+    (rows,), (again,) = found.same_rows, found.recurrent
+    assert (rows[3], text[rows[1] - 1].strip()) == (3, "x = self.head(self.drop(self.encoder(x)))[:, None]")
+    assert [function for _, _, function in rows[5]][-1] == "Net.forward"
+    assert text[again[1] - 1].endswith("# line: again") and again[3] == 4
+    assert again[4] == pytest.approx((1 + 2 + 3) / (1 + 2 + 3 + 4))
+    assert {text[line - 1].endswith("# line: autocast") for _, line, _ in found.autocasts} == {True}

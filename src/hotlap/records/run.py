@@ -279,7 +279,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     channels_last: its weights have that memory format. embeds: it holds an nn.Embedding or nn.EmbeddingBag, None
     where that is not known. sparse: it makes sparse gradients. compiled: it is, by
     torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
-    wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end;
+    wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and last;
     alike: of these, of the module with most, those of the same code, at the same times; hook: that code, where it is
     the user's.
     blocks: number of modules in it that are repeated; block: classes of these modules; block_kinds: how many of these
