@@ -484,6 +484,8 @@ def test_growth_is_steady_and_large() -> None:
         assert growth(steps, known=True) == known, "something is seen to grow, on a machine whose pace varies"
         assert growth(steps) is None
     jump = list(enumerate(1.0 + 0.1 * (at // 10) + 4.0 * (at >= 30) for at in range(60)))
+    varied = [(at, (24.8, 41.3, 33.4, 37.4, 68.2, 50.0)[at // 70]) for at in range(420)]  # hooks, beside other work
+    assert growth(varied) is None and growth(varied, known=True) == (24.8, 50.0, 350)
     assert growth(jump) is None and growth(jump, known=True) == (1.0, pytest.approx(5.5), 50)
     assert grows([1.0 + 0.1 * n for n in range(60)]) == (pytest.approx(1.45), pytest.approx(6.45), 50)
     for times in ([1.0] * 60, [1.0 + 0.001 * n for n in range(60)], [1.0, 9.0] * 30, [float(n) for n in range(20)],
