@@ -258,6 +258,32 @@ def test_waits_for_a_core_are_a_cause_where_the_command_crowds_itself(
     assert computing.share == pytest.approx(0.8 * (0.35 if told else 1.0))
 
 
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ({"used": 0.9, "busy_ms": 3990.0}, False),  # 2.25 cores of 4 if it never waited: others have the rest
+        ({"used": 1.6, "busy_ms": 3990.0}, True),  # it would want them all
+        ({"used": 0.9, "busy_ms": 2000.0}, True),  # nobody else does: workers that all begin at once, say
+        ({"used": 0.9, "busy_ms": None}, True),
+        ({"used": None, "busy_ms": 3990.0}, True),
+    ],
+)
+def test_workers_that_mostly_sleep_crowd_nobody(use: dict[str, Any], told: bool) -> None:
+    """A CNN with 8 workers on 2 cores that other users had: 57% to 43% was told to be its own, for 1.1 cores of use."""
+    facts = msgspec.structs.replace(
+        host(waited_ms=55.0, threads_waited_ms=55.0),
+        threads=1,
+        loaders=(msgspec.structs.replace(LOADER, workers=8),),
+    )
+    times = phases(data=5.0, forward=95.0)
+    crowded = {one.id for one in findings_of(Measured(100.0, times, None, None, facts, cpu=_use({"cores": 4} | use)))}
+    assert ("cpu-crowded" in crowded) is told
+    starved = phases(data=40.0, forward=60.0)  # by workers that others keep from their cores: these want more
+    late = found("cpu_crowded", {"cores": 4, "used": 0.9, "busy_ms": 3990.0}, facts, phases=starved)
+    threads = found("cpu_crowded", {"cores": 4} | use, msgspec.structs.replace(facts, threads=8))
+    assert late is not None and threads is not None
+
+
 def test_times_beside_a_hypervisor_that_takes_cores_are_said_to_hold_for_that_only(tmp_path: Path) -> None:
     facts = msgspec.structs.replace(host(), threads=1)
     run = folder_of(tmp_path, (over(0.0, 20.0), facts))
