@@ -12,7 +12,7 @@ from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, LOADER, QUEUED, fol
 
 from hotlap.diagnose.advise import advise
 from hotlap.diagnose.cpu_use import GpuUse, cpu_use, gpu_use
-from hotlap.diagnose.diagnose import diagnose
+from hotlap.diagnose.diagnose import diagnose, next_of
 from hotlap.diagnose.findings import findings_of
 from hotlap.diagnose.findings._base import CpuUse, Measured
 from hotlap.diagnose.verdict import verdict
@@ -341,6 +341,35 @@ def test_page_faults() -> None:
     assert found("page_faults", None, host(faults=255.0, system_ms=8.0)) is None
     assert found("page_faults", None, host(faults=9000.0, system_ms=4.9)) is None
     assert found("page_faults", None, FACTS) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "share"),
+    [
+        ({}, 0.18),
+        ({"took_ms": 200.0}, 0.09),  # of steps that take twice as long: less than a tenth of it
+        ({"system_ms": 12.0}, 0.12),  # more than the kernel takes it can't be
+        ({"own_faults": 4000.0}, 0.0),  # other threads have them beside it
+        ({"grown": 6000.0}, 0.0),  # a history that grows: nothing is given back
+        ({"fault_us": None}, 0.0),
+        ({"own_faults": None}, 0.0),
+    ],
+)
+def test_page_faults_that_take_a_tenth_of_the_step_are_a_cause(more: dict[str, Any], share: float) -> None:
+    """129 ms of 336 were won by settings of malloc, and it stood last as "at most"."""
+    counts = {"faults": 9000.0, "own_faults": 9000.0, "fault_us": 2.0, "system_ms": 20.0} | more
+    if share < 0.1:
+        beneath(found("page_faults", None, host(**counts)))
+        return
+    one = found("page_faults", None, host(**counts))
+    assert one is not None and one.named and not one.beneath
+    assert (one.share, one.cost_ms, one.levers) == (share, 100 * share, ("host-allocator",))
+    assert "of the thread that trains for its 9000 faults" in one.evidence
+    findings = in_order(findings_of(Measured(100.0, phases(data=2, forward=98), None, None, host(**counts))))
+    assert findings[0].id == "page-faults" and "host-allocator" in next_of(findings)
+    on_device = phases(forward=100.0)
+    told = {"phases": on_device, "gpu_phases": on_device, "backlog_ms": DRAINED}
+    beneath(found("page_faults", None, msgspec.structs.replace(CUDA, host=HostFacts(steps=9, **counts)), **told))
 
 
 @pytest.mark.parametrize(

@@ -430,7 +430,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     readings does not count.
 
     steps: number that the means are over. faults: pages that the kernel had to map, mostly memory that was given back
-    and is asked for again; major: pages that were read from a disk, among the faults; system_ms, user_ms: processor
+    and is asked for again; major: pages that were read from a disk, among the faults; own_faults: of the thread that
+    trains; fault_us: processor time that one takes on this machine, microseconds, as timed once (None: not known, as
+    own_faults); grown: pages by which the process grew, which nothing gave back; system_ms, user_ms: processor
     time in the kernel and outside of it, of all threads; took_ms: a step took, of these steps (both None: of an older
     hotlap); involuntary: times that a thread was taken off a core and would have gone on; stood_ms: time that the
     thread that trains did not run; waited_ms: of it, ready to run and without a core; threads_waited_ms: as waited_ms,
@@ -441,6 +443,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count
     faults: float = 0.0
     major: float = 0.0
+    own_faults: float | None = None
+    fault_us: float | None = None
+    grown: float = 0.0
     system_ms: float = 0.0
     user_ms: float | None = None
     took_ms: float | None = None
