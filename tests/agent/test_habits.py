@@ -12,7 +12,7 @@ from hotlap.agent.denormals import denormal_share
 from hotlap.agent.facts import Script
 from hotlap.agent.facts.hooks import most_alike
 from hotlap.agent.facts.inputs import padding
-from hotlap.agent.facts.optimizer import idle_rows, look_at_optimizer
+from hotlap.agent.facts.optimizer import describe_optimizer, idle_rows, look_at_optimizer
 
 from .harness import Runner, check_clean, check_same
 
@@ -292,6 +292,12 @@ def test_a_mode_is_told_that_is_on_around_most_forwards(what: str, runner: Runne
     assert ran.facts.function_modes == (("Calls",) if what == "calls" else ())
 
 
+def test_an_optimizers_momentum() -> None:
+    for momentum in (0.0, 0.9):
+        optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1, momentum=momentum)
+        assert describe_optimizer(optimizer, optimizer.param_groups[0]["params"])["momentum"] is bool(momentum)
+
+
 def test_groups_of_an_optimizer_are_told_apart_by_their_settings() -> None:
     """A name in a group is no setting; a scheduler that changes each group in its own way makes them differ."""
     parameters = [torch.ones(3, requires_grad=True) for _ in range(20)]
@@ -301,7 +307,7 @@ def test_groups_of_an_optimizer_are_told_apart_by_their_settings() -> None:
     script.optimizer(optimizer)
     facts = script.optimizers[id(optimizer)]
     assert (facts["groups"], facts["settings"], facts["differ"]) == (20, 2, ["weight_decay"])
-    assert facts["foreach"] is None and facts["stepped"][0] == __file__
+    assert facts["foreach"] is None and facts["stepped"][0] == __file__ and not facts["momentum"]
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, [lambda step, at=at: 0.9 ** (step * at) for at in range(20)]
     )

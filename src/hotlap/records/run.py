@@ -348,7 +348,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
     name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable, foreach: the
-    option of torch's optimizers, None: left to torch. groups: number of its parameter groups; settings: of those that
+    option of torch's optimizers, None: left to torch. momentum: some group has one, by an option of that name. groups: number of its parameter groups; settings: of those that
     differ in a setting, at most, from its first step on, differ: which settings do then. made, stepped: file, line and
     function of the user's code that made it, and its first step. sparse: some gradient was sparse. devices, dtypes: of
     its tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
@@ -362,6 +362,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     fused: bool | None = None
     capturable: bool | None = None
     foreach: bool | None = None
+    momentum: bool = False
     groups: Count = 0
     settings: Count = 0
     differ: tuple[str, ...] = ()

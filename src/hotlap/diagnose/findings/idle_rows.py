@@ -8,6 +8,7 @@ from hotlap.records.run import OptimizerFacts
 from ._base import Measured
 
 MOSTLY = 0.5
+REPLACES = ("optimizer",)
 
 
 def find(measured: Measured) -> Finding | None:
