@@ -73,7 +73,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ops: name and line of each, as they were called, in order, by the thread that trains, as they reach the device's
     kernels (`aten::addmm`, not `aten::linear`), each with the user's innermost frame; ops that the backward itself
     calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
-    by phase, the line that it was begun from, the first time in the step. calls: of torch.cuda.synchronize, empty_cache
+    by phase, the line that it was begun from, the first time in the step. begins: phases in the order in which they
+    began, each with the number of ops before it (none: of an older hotlap). calls: of torch.cuda.synchronize, empty_cache
     and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and line of each
     time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes, with its
     line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the part (0
@@ -95,6 +96,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[CalledOp, ...] = ()
     files: tuple[str, ...] = ()
     places: dict[str, tuple[Count, Count, str]] = {}
+    begins: tuple[tuple[str, Count], ...] = ()
     calls: tuple[CalledOp, ...] = ()
     syncs: tuple[CalledOp, ...] = ()
     targets: tuple[CalledLoss, ...] = ()
