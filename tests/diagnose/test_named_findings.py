@@ -205,6 +205,25 @@ def test_padding_is_where_rows_are_filled_up(text: str, line: int | None, tmp_pa
     assert (where and where.line) == line
 
 
+@pytest.mark.parametrize(
+    ("unpack", "of_all", "line"),
+    [
+        ("pad_packed_sequence(y, batch_first=True, total_length=100)", 0.9, 2),
+        ("pad_packed_sequence(y, batch_first=True)", 0.9, None),  # to the longest row of the batch
+        ("pad_packed_sequence(y, total_length=100)", 0.3, None),
+        ("y", 0.9, None),
+    ],
+)
+def test_rows_that_are_packed_and_padded_again(unpack: str, of_all: float, line: int | None, tmp_path: Path) -> None:
+    """Packing alone says that padding is left out; a length that no row has brings it back."""
+    file = tmp_path / "train.py"
+    file.write_text(f"x = pack_padded_sequence(x, lengths)\nz = {unpack}")
+    of = {"root": {"padding": 0.93, "padding_of_all": of_all}, "more": {"argv": (str(file),)}}
+    found = [one for one in findings_of(measured(**of)) if one.id == "padding"]
+    assert [one.where and one.where.line for one in found] == ([] if line is None else [line])
+    assert all(one.named and one.share == 0 and one.cost_ms is None for one in found), "what it costs is not known"
+
+
 def test_a_frozen_teachers_forwards_are_no_evaluation() -> None:
     """Also of one that an optimizer has held, as where it was trained before."""
     of = {"evaluates": True, "phases": Phases(forward=5.0, other=5.0)}
@@ -316,7 +335,14 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {**UPDATES, "more": {"compiled": (msgspec.structs.replace(COMPILED, file="/torch/optim/adam.py"),)}},
         *(
             {**UPDATES, "optimizer": UPDATES["optimizer"] | none}
-            for none in ({"fused": True}, {"sparse": True}, {"devices": ("cuda",)}, {"builtin": False}, {"name": "SGD"}, {"name": "RMSprop"})
+            for none in (
+                {"fused": True},
+                {"sparse": True},
+                {"devices": ("cuda",)},
+                {"builtin": False},
+                {"name": "SGD"},
+                {"name": "RMSprop"},
+            )
         ),
         {"root": {"dtypes": ("float32", "float64"), "double": 1e-6}},
         {"root": {"padding": 0.2}},

@@ -80,7 +80,10 @@ def test_where_a_phase_begins_both_are_there_again(listed: int, recorded: int) -
     rows = [op(name, 11 + 10 * at, 5) for at, name in enumerate(names)]
     forward = 10 + 10 * len(taken)
     labels = [note("hotlap:data", 10, forward - 10), note("hotlap:forward", forward, 500)]
-    ops = [*[(name, 1) for _ in range(listed) for name in ("aten::empty", "aten::set_")], *zip(layers, range(2, 9))]
+    ops = [
+        *[(name, 1) for _ in range(listed) for name in ("aten::empty", "aten::set_")],
+        *zip(layers, range(2, 8), strict=True),
+    ]
     said = lines(*ops, begins=(("data", 0), ("forward", 2 * listed)))
     trace = make([note("ProfilerStep#1", 0, 1000), *sorted([*labels, *rows], key=lambda row: row["start"])])
     got = [place.line for row, place in sorted(places_of(trace, said).items())]

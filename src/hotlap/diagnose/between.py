@@ -1,7 +1,7 @@
 """Host code between the model's call and its backward. The forward's phase holds it, as the loss is there."""
 
 import ast
-from collections import Counter
+from collections import defaultdict
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ def with_between(diagnosis: Diagnosis, samples: Samples, facts: Facts | None) ->
         return diagnosis
     file, line, function = root.called
     end = _backward_after(Place(file=file, line=line, function=function))
-    between: Counter[UserFrame] = Counter()
+    between: defaultdict[UserFrame, float] = defaultdict(float)
     forward = 0.0
     for phase, frames, _, took in known_paths(samples.paths, samples.files):
         here = [one[1] for one in frames if (samples.files[one[0]], one[2]) == (file, function)]
@@ -36,14 +36,14 @@ def with_between(diagnosis: Diagnosis, samples: Samples, facts: Facts | None) ->
             between[frames[-1]] += took
         elif phase == "forward":
             forward += took
-    whole = between.total() + forward
-    total = sum(row[-1] for row in samples.paths)
-    if between.total() <= max(LEAST * whole, LEAST_OF_ALL * total):
+    took, total = sum(between.values()), sum(row[-1] for row in samples.paths)
+    whole = took + forward
+    if took <= max(LEAST * whole, LEAST_OF_ALL * total):
         return diagnosis
-    took_ms = (diagnosis.phases.forward or 0.0) * between.total() / whole
-    _, at, inside = between.most_common(1)[0][0]
-    said = f"; {ms(took_ms)} of the forward lie between the model's call and the backward, most of it in {without_comprehension(inside)} "
-    said += f"at line {at}"
+    took_ms = (diagnosis.phases.forward or 0.0) * took / whole
+    _, at, function = max(between, key=lambda frame: between[frame])
+    said = f"; {ms(took_ms)} of the forward lie between the model's call and the backward, most of it in "
+    said += f"{without_comprehension(function)} at line {at}"
     findings = tuple(_saying(one, said) for one in diagnosis.findings)
     return msgspec.structs.replace(diagnosis, findings=findings)
 

@@ -74,8 +74,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     kernels (`aten::addmm`, not `aten::linear`), each with the user's innermost frame; ops that the backward itself
     calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
     by phase, the line that it was begun from, the first time in the step. begins: phases in the order in which they
-    began, each with the number of ops before it (none: of an older hotlap). calls: of torch.cuda.synchronize, empty_cache
-    and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and line of each
+    began, each with the number of ops before it (none: of an older hotlap). calls: of torch.cuda.synchronize,
+    empty_cache and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and line of each
     time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes, with its
     line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the part (0
     to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside of the

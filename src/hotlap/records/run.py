@@ -282,8 +282,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     rows of each; mask_checks: it holds torch's encoder or decoder, which compare their mask with the causal one in each
     forward; shapes_by: a function whose result has a shape that depends on values, as `nonzero`.
     double: share (0 to 1) of the parameters' numbers in float64. padding: of a module with an embedding, share (0 to 1)
-    of the places in the rows of ids of its first forwards that only fill them up to one length, padding_of_all: share
-    (0 to 1) of the places at which all rows of a batch do.
+    of the places in the rows of ids of its first forwards that only fill them up to one length; of a recurrent one, or
+    with attention, of the steps of its sequences of numbers; padding_of_all: share (0 to 1) of the places at which all
+    rows of a batch do.
 
     called: the user's line that calls it, the first time. file, line, function: its forward, or that line where the
     forward is torch's.
@@ -348,8 +349,9 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
     name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable, foreach: the
-    option of torch's optimizers, None: left to torch. momentum: some group has one, by an option of that name. groups: number of its parameter groups; settings: of those that
-    differ in a setting, at most, from its first step on, differ: which settings do then. made, stepped: file, line and
+    option of torch's optimizers, None: left to torch. momentum: some group has one, by an option of that name. groups:
+    number of its parameter groups; settings: of those that differ in a setting, at most, from its first step on,
+    differ: which settings do then. made, stepped: file, line and
     function of the user's code that made it, and its first step. sparse: some gradient was sparse. devices, dtypes: of
     its tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
