@@ -14,8 +14,9 @@ FROM_DISK = 1.0
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: on the CPU what the thread that trains took for faults, by how long one takes there, where that is much.
-    Else 0, and a cost at most: time in the kernel is of all threads, and not of faults alone."""
+    """Share: on the CPU what the thread that trains took for faults, by how long one takes there, where that is much of
+    the time in which it had a core, as phases are long by waits for one too. Else 0, and a cost at most: time in the
+    kernel is of all threads, and not of faults alone."""
     host = measured.facts.host if measured.facts else None
     if host is None or not measured.host_matters:
         return None
@@ -26,13 +27,14 @@ def find(measured: Measured) -> Finding | None:
     evidence = f"{host.faults:.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
     evidence += f"{ms(system_ms)} a step of all threads"
     taken_ms = measured.of_counted * _taken_ms(host)
-    named = not measured.cuda and taken_ms >= LEAST_NAMED * measured.step_ms
+    ran_ms = measured.step_ms - measured.of_counted * (host.waited_ms or 0.0)
+    named = not measured.cuda and taken_ms >= LEAST_NAMED * ran_ms > 0
     if named:
         evidence += f", {ms(taken_ms)} of the thread that trains for its {host.own_faults:.0f} faults"
     return Finding(
         id="page-faults",
         bound="unknown",
-        share=taken_ms / measured.step_ms if named else 0.0,
+        share=min(1.0, taken_ms / ran_ms) if named else 0.0,
         cost_ms=min(measured.step_ms, taken_ms if named else system_ms),
         title="Linux page faults: memory is given back and taken again each step",
         evidence=evidence,
