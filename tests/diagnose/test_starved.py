@@ -356,7 +356,7 @@ def test_page_faults() -> None:
         ({"own_faults": None}, 0.0),
     ],
 )
-def test_page_faults_that_take_a_tenth_of_the_step_are_a_cause(more: dict[str, Any], share: float) -> None:
+def test_page_faults_that_take_a_tenth_of_the_step_have_a_share(more: dict[str, Any], share: float) -> None:
     """129 ms of 336 were won by settings of malloc, and it stood last as "at most"."""
     counts = {"faults": 9000.0, "own_faults": 9000.0, "fault_us": 2.0, "system_ms": 20.0} | more
     if share < 0.1:
@@ -364,11 +364,12 @@ def test_page_faults_that_take_a_tenth_of_the_step_are_a_cause(more: dict[str, A
         return
     alone = msgspec.structs.replace(host(**counts), threads=1)
     one = found("page_faults", {"used": 0.6}, alone)  # others have the cores, where it waits for one
-    assert one is not None and one.named and not one.beneath
+    assert one is not None and one.named is (share >= 0.25) and not one.beneath
     assert (one.share, one.levers) == (share, ("host-allocator",)) and one.cost_ms == min(18.0, counts["system_ms"])
     assert "of the thread that trains for its 9000 faults" in one.evidence
     findings = in_order(findings_of(Measured(100.0, phases(data=2, forward=98), None, None, alone, cpu=USE)))
-    assert findings[0].id == "page-faults" and "host-allocator" in next_of(findings)
+    assert findings[share < 0.25].id == "page-faults", "by its share, as no line makes them, until it is much"
+    assert "host-allocator" in next_of(findings)
     on_device = phases(forward=100.0)
     told = {"phases": on_device, "gpu_phases": on_device, "backlog_ms": DRAINED}
     beneath(found("page_faults", None, msgspec.structs.replace(CUDA, host=HostFacts(steps=9, **counts)), **told))
