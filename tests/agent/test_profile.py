@@ -151,6 +151,8 @@ def test_lines_are_those_of_the_source(whole: Ran) -> None:
         "optimizer": line_of("optimizer"),
     }
     assert found.places["data"][2] == "epochs"
+    inner = {name: [op for op in found.ops[at:] if op[2] == line_of("loss")] for name, at in found.begins}
+    assert len(inner["forward"]) == 3 and not inner["optimizer"], "each phase says after how many ops it begins"
 
 
 def test_lines_hold_nothing_of_hotlaps_own(whole: Ran) -> None:

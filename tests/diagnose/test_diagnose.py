@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.diagnose.diagnose import diagnose, read_ranks, without
-from hotlap.diagnose.findings import _modules, all_findings
+from hotlap.diagnose.findings import _modules, all_findings, compute
 from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
 from hotlap.diagnose.steps import SteadySteps, mean_phases, spread, step_time, throughput
 from hotlap.diagnose.verdict import verdict
@@ -351,7 +351,7 @@ def test_what_no_link_takes_so_long_for_is_a_wait(took: float, size: int, tensor
     assert (found.bound, bool(found.levers)) == (("unknown", False) if waits else ("h2d", True))
 
 
-MOST = "; the line is of {}, which has most parameters"
+MOST = compute.LINE_OF
 
 
 def test_what_computes_is_what_an_optimizer_updates() -> None:

@@ -16,6 +16,7 @@ from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measu
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
+    CompiledFunction,
     ExchangeFacts,
     Facts,
     HostFacts,
@@ -94,6 +95,12 @@ MALLOCS = {
     "more": {"memory": OFTEN},
     "host": {"system_ms": 3.5, "faults": 500.0}, "gpu_phases": PHASES, "backlog_ms": 0.0,
 }  # fmt: skip
+UPDATES = {
+    "optimizer": {"devices": ("cpu",), "dtypes": ("float32",), "made": ("train.py", 7, "main")},
+    "phases": Phases(forward=3.0, backward=3.0, optimizer=4.0),
+}  # fmt: skip
+STEPPED = ("train.py", 9, "step")
+COMPILED = CompiledFunction(file="train.py", function="step")
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -118,6 +125,10 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("micro-batches", {**ACCUMULATES, "micro": (32.0, 64.0), "gpu_phases": PHASES, "gpu_paced": PHASES}),
     ("padding", {"root": {"padding": 0.6, "padding_of_all": 0.1}}),
     ("double-precision", {"root": {"dtypes": ("float64",), "double": 1.0}}),
+    ("page-faults", {"host": {"faults": 900.0, "own_faults": 900.0, "fault_us": 3.0, "system_ms": 2.7}}),
+    ("optimizer", UPDATES),
+    ("optimizer", {**UPDATES, "optimizer": {**UPDATES["optimizer"], "name": "SGD", "momentum": True}}),
+    ("idle-rows", {**UPDATES, "optimizer": {**UPDATES["optimizer"], "idle": 0.97, "matrix": (60_000, 64)}}),
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
     ("counters-on-device", {"optimizer": {"counters": 90}}),
     ("recomputing", {"more": {"recomputed": 8}}),
@@ -154,6 +165,18 @@ def test_collections_that_come_of_a_batch_of_many_tensors(loader: dict[str, Any]
     assert ("fewer tensors a batch: 576" in text) is told and "gc.freeze()" in text
 
 
+def test_an_update_in_many_passes_says_where_each_optimizer_is_made() -> None:
+    """Adam took 34% and 21% of a step on the CPU, of which fused=True won 28% and 12%, and was told as computing."""
+    adam = msgspec.structs.replace(ADAM, **UPDATES["optimizer"])
+    two = (adam, msgspec.structs.replace(adam, made=("train.py", 8, "main")))
+    found = in_order(findings_of(measured(**UPDATES | {"more": {"optimizers": two}})))
+    assert (found[0].id, found[0].share, found[0].levers) == ("optimizer", 0.4, ("fused-optimizer",))
+    assert found[0].where == Place(file="train.py", line=7, function="main") and "of line 8" in found[0].evidence
+    assert "4 tensors" in found[0].evidence and "fused-optimizer" in next_of(found) and bound_of(found) == "compute"
+    mixed = (adam, msgspec.structs.replace(adam, name="RMSprop"))
+    assert named(measured(**UPDATES | {"more": {"optimizers": mixed}})) == [], "whose time it is is not known"
+
+
 def test_padding_is_made_less_by_what_it_comes_from() -> None:
     """Rows of one length each are as many as the longest of a batch asks for; those of all rows are for nothing."""
     by_length, to_longest = (
@@ -180,6 +203,25 @@ def test_padding_is_where_rows_are_filled_up(text: str, line: int | None, tmp_pa
     found = findings_of(measured(root={"padding": 0.6}, more={"argv": (str(file),)}))
     (where,) = (one.where for one in found if one.id == "padding")
     assert (where and where.line) == line
+
+
+@pytest.mark.parametrize(
+    ("unpack", "of_all", "line"),
+    [
+        ("pad_packed_sequence(y, batch_first=True, total_length=100)", 0.9, 2),
+        ("pad_packed_sequence(y, batch_first=True)", 0.9, None),  # to the longest row of the batch
+        ("pad_packed_sequence(y, total_length=100)", 0.3, None),
+        ("y", 0.9, None),
+    ],
+)
+def test_rows_that_are_packed_and_padded_again(unpack: str, of_all: float, line: int | None, tmp_path: Path) -> None:
+    """Packing alone says that padding is left out; a length that no row has brings it back."""
+    file = tmp_path / "train.py"
+    file.write_text(f"x = pack_padded_sequence(x, lengths)\nz = {unpack}")
+    of = {"root": {"padding": 0.93, "padding_of_all": of_all}, "more": {"argv": (str(file),)}}
+    found = [one for one in findings_of(measured(**of)) if one.id == "padding"]
+    assert [one.where and one.where.line for one in found] == ([] if line is None else [line])
+    assert all(one.named and one.share == 0 and one.cost_ms is None for one in found), "what it costs is not known"
 
 
 def test_a_frozen_teachers_forwards_are_no_evaluation() -> None:
@@ -298,6 +340,22 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {**ACCUMULATES, "more": {**ACCUMULATES["more"], "backwards": 20}},  # a cycle of several updates
         {**ACCUMULATES, "more": {**ACCUMULATES["more"], "optimizers": (ADAM, ADAM)}},
         {**ACCUMULATES, "more": {**ACCUMULATES["more"], "roots": (msgspec.structs.replace(ROOT, optimized=9),) * 2}},
+        {**UPDATES, "phases": Phases(forward=5.0, backward=4.5, optimizer=0.5)},
+        {**UPDATES, "levers": ("fused-optimizer",)},
+        {**UPDATES, "more": {"device": "cuda"}, "gpu_phases": PHASES, "backlog_ms": 9.0},
+        {**UPDATES, "more": {"compiled": (COMPILED,)}, "optimizer": UPDATES["optimizer"] | {"stepped": STEPPED}},
+        {**UPDATES, "more": {"compiled": (msgspec.structs.replace(COMPILED, file="/torch/optim/adam.py"),)}},
+        *(
+            {**UPDATES, "optimizer": UPDATES["optimizer"] | none}
+            for none in (
+                {"fused": True},
+                {"sparse": True},
+                {"devices": ("cuda",)},
+                {"builtin": False},
+                {"name": "SGD"},
+                {"name": "RMSprop"},
+            )
+        ),
         {"root": {"dtypes": ("float32", "float64"), "double": 1e-6}},
         {"root": {"padding": 0.2}},
         {"more": {"retained": 1.0, "backwards": 10, "optimizer_steps": 10}},

@@ -53,7 +53,7 @@ def test_what_to_run_next_follows_from_what_the_traces_say(tmp_path: Path) -> No
     (folder / "rank-0" / "trace.json.gz").touch()
     waits = Finding(id="input", bound="input", share=0.9, levers=("loader-workers",))
     found = verdict(folder, TraceReport(ranks=traces().ranks[:1], findings=(waits,)))
-    assert "tries loader-workers and" in found.next
+    assert "tries loader-workers, compile and" in found.next, "the dearest one's, then what answers others"
 
 
 def test_what_the_recipes_tune_has_dropped_is_not_to_be_tried_next(tmp_path: Path) -> None:

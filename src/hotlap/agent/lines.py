@@ -166,6 +166,7 @@ class Lines:
         self.places = Places()
         self.ops: list[tuple[str, int, int, str]] = []
         self.phases: dict[str, Place] = {}
+        self.begins: list[tuple[str, int]] = []
         self.calls: list[tuple[str, int, int, str]] = []
         self.syncs: list[tuple[str, int, int, str]] = []
         self.left_out = 0
@@ -195,6 +196,7 @@ class Lines:
             "ops": self.ops,
             "files": self.places.files,
             "places": self.phases,
+            "begins": self.begins,
             "calls": self.calls,
             "syncs": self.syncs,
             "left_out": self.left_out,
@@ -210,7 +212,9 @@ class Lines:
     # phases
 
     def phase(self, name: str) -> None:
-        """A phase begins: where from, the first time."""
+        """A phase begins: after how many ops, and where from, the first time."""
+        if self.looking and not self._again and len(self.begins) < LONGEST:
+            self.begins.append((name, len(self.ops)))
         if self.looking and name not in self.phases:
             place = self.places.innermost(sys._getframe(1))
             if place is not None:

@@ -15,6 +15,7 @@ from hotlap.records.trace import Ranks, TraceReport
 from hotlap.records.tune import NOT_TRIED
 from hotlap.runs.folder import RankFolder, RunFolder, TuneFolder
 
+from .between import with_between
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
@@ -108,6 +109,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             found = with_samples(
                 found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank), _feeding(rank), called
             )
+            found = with_between(found, samples, rank.facts)
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found

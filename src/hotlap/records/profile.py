@@ -78,15 +78,16 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ops: name and line of each, as they were called, in order, by the thread that trains, as they reach the device's
     kernels (`aten::addmm`, not `aten::linear`), each with the user's innermost frame; ops that the backward itself
     calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
-    by phase, the line that it was begun from, the first time in the step. calls: of torch.cuda.synchronize, empty_cache
-    and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and line of each
-    time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes, with its
-    line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the part (0
-    to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside of the
-    backward, what the step has computed before: the same ops on the same numbers. gated: the same of lines of modules
-    that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of what the
-    line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the step
-    does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
+    by phase, the line that it was begun from, the first time in the step. begins: phases in the order in which they
+    began, each with the number of ops before it (none: of an older hotlap). calls: of torch.cuda.synchronize,
+    empty_cache and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and
+    line of each time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes,
+    with its line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the
+    part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside
+    of the backward, what the step has computed before: the same ops on the same numbers. gated: the same of lines of
+    modules that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of
+    what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the
+    step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
     take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
     same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
     their place. half: the same of products of float16 or bfloat16 on the CPU: how many times as long as in float32 they
@@ -104,6 +105,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[CalledOp, ...] = ()
     files: tuple[str, ...] = ()
     places: dict[str, tuple[Count, Count, str]] = {}
+    begins: tuple[tuple[str, Count], ...] = ()
     calls: tuple[CalledOp, ...] = ()
     syncs: tuple[CalledOp, ...] = ()
     targets: tuple[CalledLoss, ...] = ()

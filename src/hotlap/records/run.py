@@ -294,8 +294,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     rows of each; mask_checks: it holds torch's encoder or decoder, which compare their mask with the causal one in each
     forward; shapes_by: a function whose result has a shape that depends on values, as `nonzero`.
     double: share (0 to 1) of the parameters' numbers in float64. padding: of a module with an embedding, share (0 to 1)
-    of the places in the rows of ids of its first forwards that only fill them up to one length, padding_of_all: share
-    (0 to 1) of the places at which all rows of a batch do.
+    of the places in the rows of ids of its first forwards that only fill them up to one length; of a recurrent one, or
+    with attention, of the steps of its sequences of numbers; padding_of_all: share (0 to 1) of the places at which all
+    rows of a batch do.
 
     called: the user's line that calls it, the first time. file, line, function: its forward, or that line where the
     forward is torch's.
@@ -361,8 +362,9 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
     name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable, foreach: the
-    option of torch's optimizers, None: left to torch. groups: number of its parameter groups; settings: of those that
-    differ in a setting, at most, from its first step on, differ: which settings do then. made, stepped: file, line and
+    option of torch's optimizers, None: left to torch. momentum: some group has one, by an option of that name. groups:
+    number of its parameter groups; settings: of those that differ in a setting, at most, from its first step on,
+    differ: which settings do then. made, stepped: file, line and
     function of the user's code that made it, and its first step. sparse: some gradient was sparse. devices, dtypes: of
     its tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
@@ -375,6 +377,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     fused: bool | None = None
     capturable: bool | None = None
     foreach: bool | None = None
+    momentum: bool = False
     groups: Count = 0
     settings: Count = 0
     differ: tuple[str, ...] = ()
@@ -443,7 +446,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     readings does not count.
 
     steps: number that the means are over. faults: pages that the kernel had to map, mostly memory that was given back
-    and is asked for again; major: pages that were read from a disk, among the faults; system_ms, user_ms: processor
+    and is asked for again; major: pages that were read from a disk, among the faults; own_faults: of the thread that
+    trains; fault_us: processor time that one takes on this machine, microseconds, as timed once (None: not known, as
+    own_faults); grown: pages by which the process grew, which nothing gave back; system_ms, user_ms: processor
     time in the kernel and outside of it, of all threads; took_ms: a step took, of these steps (both None: of an older
     hotlap); involuntary: times that a thread was taken off a core and would have gone on; stood_ms: time that the
     thread that trains did not run; waited_ms: of it, ready to run and without a core; threads_waited_ms: as waited_ms,
@@ -454,6 +459,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count
     faults: float = 0.0
     major: float = 0.0
+    own_faults: float | None = None
+    fault_us: float | None = None
+    grown: float = 0.0
     system_ms: float = 0.0
     user_ms: float | None = None
     took_ms: float | None = None

@@ -30,6 +30,7 @@ ISSUING = (
     "operations as small as these may take Python and dispatch longer than they compute: then a step with a larger "
     "batch takes hardly longer"
 )
+LINE_OF = "; the line is of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
 NAMED = 3
@@ -61,7 +62,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(root),
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
-        + (f"; the line is of {names[0]}, which has most parameters" if len(names) > 1 else "")
+        + (LINE_OF.format(names[0]) if len(names) > 1 else "")
         + _untrained(measured)
         + ("; most steps hold an evaluation, whose forward is in it" if measured.evaluates else ""),
         why=ISSUING if small else UNTOLD,

@@ -9,6 +9,7 @@ from ._base import Measured
 
 MOSTLY = 0.5
 CALL = "`F.embedding(index, table, sparse=True)` in place of `table[index]` or `index_select`"
+REPLACES = ("optimizer",)
 
 
 def find(measured: Measured) -> Finding | None:
