@@ -792,7 +792,7 @@ def test_on_the_cpu_the_line_of_computing_is_the_dearest_in_all() -> None:
         run, TraceReport(ranks=(answers(breakdown=(), model=(*ops, *labels), unprofiled_ms=45.0),))
     ).findings
     assert found.where is not None and found.where.line == 80
-    assert found.evidence.startswith("x; y; by the trace aten::mm 4.05 ms")
+    assert found.evidence.startswith("x; y; by the trace of 2 steps, all of these together: aten::mm 4.05 ms")
     bare = [row("aten::copy_", 8, 3), row("aten::sqrt", 8, 4), *labels]
     (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=bare),))).findings
     assert found.where == HERE and found.evidence.startswith(said), "no other line is known"
