@@ -410,3 +410,12 @@ def test_ranks_take_the_same_windows(runner: Runner) -> None:
         Profile(file="trace.json.gz", first_step=at + 2 + SAMPLED, steps=3, wanted=3)
     ] * 2
     assert len({len(list(rank.steps)) for rank in ran.ranks}) == 1
+
+
+@pytest.mark.parametrize("kinds", [("coo", "csr", "mkldnn"), ("nested", "jagged"), ("meta", "quantized", "subclass")])
+def test_tensors_without_a_storage_of_their_own_are_passed_by(runner: Runner, kinds: tuple[str, ...]) -> None:
+    ran = runner.forked("kinds.py", *kinds, profile_steps=3)
+    check_clean(ran)
+    check_sound(ran, runner.bare("kinds.py", *kinds))
+    assert profile_of(ran).steps == 3
+    assert {row[0] for row in lines_of(ran).ops} >= {"aten::addmm"}

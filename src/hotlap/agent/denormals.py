@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from .probe import is_plain
+from .torch_internals import is_plain
 
 FLOATS: Final = (torch.float32, torch.float64, torch.bfloat16)
 SAMPLED, MOST_TENSORS, MOST_NUMBERS = 4096, 256, 1 << 23
