@@ -314,6 +314,8 @@ def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
         (hook, f"RuntimeError: injected into {hook}")
     ]
     assert not (ran.ranks[0].path / "trace.json.gz").exists()
+    assert (hook == profile_module.EXPORT) is ("could not be written" in profile_of(ran).note)
+    assert profile_of(ran).note and ran.ranks[0].profiled
     marked = [step.step for step in ran.steps if step.probe]
     assert 1 <= len(marked) <= 6 + MOST
     assert marked == list(range(marked[0], marked[-1] + 1))

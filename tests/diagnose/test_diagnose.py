@@ -194,8 +194,11 @@ def test_a_device_that_nvml_saw_busy_did_not_wait_for_the_host(tmp_path: Path, b
 @pytest.mark.parametrize(("file", "said"), [(None, True), ("trace.json.gz", False)])
 def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, said: bool) -> None:
     run = folder_of(tmp_path, (steps(), FACTS))
+    before = verdict(run).findings
     write_record(run / "rank-0" / "profile.json", Profile(file=file, wanted=3, note="the run ended before it"))
-    assert ("no profile was taken: the run ended before it" in verdict(run).unknown) == said
+    found = verdict(run)
+    assert ("no profile was taken: the run ended before it" in found.unknown) == said
+    assert ["--profile" in one.why for one in (before[0], found.findings[0])] == [True, False]
 
 
 def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:

@@ -694,12 +694,13 @@ def test_money_and_energy_are_told_where_they_are_known() -> None:
     assert "$84.00 a day" in run_text(lost, price=3.5) and "$" not in run_text(lost)
 
 
-def test_what_a_change_won_is_asked_by_commands_that_can_be_pasted(tmp_path: Path) -> None:
-    """`hotlap diff RUN RUN` could not be."""
+@pytest.mark.parametrize("asked", ["trace.json.gz", "samples.json"])
+def test_what_a_change_won_is_asked_by_commands_that_can_be_pasted(asked: str, tmp_path: Path) -> None:
+    """`hotlap diff RUN RUN` could not be. A profile that left no trace was asked for, too."""
     folder = tmp_path / "run"
     for rank in (folder / "rank-0", Path(f"{folder}-2")):
         rank.mkdir(parents=True)
-    (folder / "rank-0" / "trace.json.gz").write_bytes(b"")
+    (folder / "rank-0" / asked).write_bytes(b"")
     (folder / "run.json").write_bytes(msgspec.json.encode(RUN))
     changed = msgspec.structs.replace(BEFORE, next=f"make the change at line 58, {COMPARE}")
     lines = shown(run_screen(RUN, changed, (), folder), 400).splitlines()

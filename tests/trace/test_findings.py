@@ -11,7 +11,8 @@ import pytest
 import hotlap.diagnose.findings
 from hotlap.diagnose.findings.compute import ISSUING
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
-from hotlap.diagnose.profiled import UNTOLD, with_traces
+from hotlap.diagnose.profiled import with_traces
+from hotlap.diagnose.verdict import UNTOLD, without_untold
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
@@ -777,6 +778,7 @@ def test_nothing_that_a_trace_tells_is_said_to_take_one() -> None:
         HostTime(name="aten::mkldnn_convolution", ns=3 * MS, total_ns=3 * MS, count=1),
         HostTime(name="aten::clamp_min", ns=3 * MS, total_ns=3 * MS, count=1),
     )
+    compute, waits = map(without_untold, (compute, waits))
     cpu = with_traces(diagnosis(compute), TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert cpu.findings[0].why.startswith("in the trace arithmetic (matrix products, convolutions) takes 75% of")
     small = msgspec.structs.replace(compute, why=ISSUING)

@@ -40,7 +40,7 @@ from .autocast import outside_of_forward
 from .causes import ELEMENTS
 from .copied_again import with_kept
 from .diagnose import diagnose
-from .findings import compute, expert_loop, h2d, own_graph, python_modes, replaced
+from .findings import h2d, python_modes, replaced
 from .findings._base import MODEL
 from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
@@ -48,8 +48,6 @@ from .offloads import room, with_memory
 from .repeated import DOUBLE, of_lines
 from .small_ops import small_ops
 
-UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
-"""What findings of a run say that a trace tells: not said beside one."""
 TOP_OPS: Final = 3
 MULTIPLY: Final = re.compile(r"^aten::\w*(mm|bmm|mv|conv\w*|linear\w*|attention\w*|rnn\w*)$")
 """Ops that arithmetic limits, as far as a name tells."""
@@ -119,8 +117,8 @@ def with_traces(
     at. Of a run on the CPU only what the ops of its phases are is added.
     """
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
-    findings = tuple(map(_without_untold, diagnosis.findings))
-    diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
+    findings = diagnosis.findings
+    diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured)
     spare = list(of_lines(lines)) if lines is not None else []
     if any(one.id == "double-precision" for one in findings):
         spare = [one for one in spare if one.cause is not DOUBLE]
@@ -172,13 +170,6 @@ def _scaled(finding: Finding, by: float) -> Finding:
         cost_ms=None if finding.cost_ms is None else finding.cost_ms * by,
         evidence=f"{finding.evidence}; in the trace's steps, which hardly waited for batches",
     )
-
-
-def _without_untold(finding: Finding) -> Finding:
-    why, evidence = finding.why, finding.evidence
-    for text in UNTOLD:
-        why, evidence = why.replace(text, ""), evidence.replace(text, "")
-    return msgspec.structs.replace(finding, why=why, evidence=evidence)
 
 
 def _left(finding: Finding, traces: TraceReport, step_ms: float, rest: float = 1.0) -> Finding | None:

@@ -1,11 +1,12 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Place, with_findings
+from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Finding, Place, with_findings
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts
@@ -15,11 +16,15 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
+from .findings import compute, expert_loop, own_graph
 from .findings._base import Measured
 from .left_out import with_left_out
 from .long_samples import with_long_steps
 from .patchable import with_patch
 from .sampled import with_samples
+
+UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
+"""What findings of a run say that a profile tells."""
 
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
@@ -66,10 +71,20 @@ def _not_taken(rank: RankFolder) -> str | None:
     return f"{said}: {profile.note}" if profile.note else said
 
 
+def without_untold(finding: Finding) -> Finding:
+    """What is said of a run without a profile is not said of one with it."""
+    why, evidence = finding.why, finding.evidence
+    for text in UNTOLD:
+        why, evidence = why.replace(text, ""), evidence.replace(text, "")
+    return msgspec.structs.replace(finding, why=why, evidence=evidence)
+
+
 def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
     found, rank = diagnose(run.path), run.rank(0)
     if (why := _not_taken(rank)) is not None:
         found = msgspec.structs.replace(found, unknown=(*found.unknown, why))
+    if run.profiled:
+        found = msgspec.structs.replace(found, findings=tuple(map(without_untold, found.findings)))
     try:
         if run.traces:
             with missing_named():

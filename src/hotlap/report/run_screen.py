@@ -264,7 +264,7 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
     elif diagnosis and diagnosis.next.endswith(COMPARE):
         yield plain(f"next: {diagnosis.next}", "dim")
         again = next(str(path) for at in itertools.count(2) if not (path := Path(f"{folder}-{at}")).exists())
-        profile = ("--profile",) if RunFolder(folder).traces else ()
+        profile = ("--profile",) if RunFolder(folder).profiled else ()
         recipe = ("--recipe", run.recipe) if run.recipe else ()
         yield CommandLine(("hotlap", "run", *profile, *recipe, "--out", again, *run.command))
         yield CommandLine(("hotlap", "diff", str(folder), again))
