@@ -10,6 +10,8 @@ import pytest
 
 import hotlap.diagnose.findings
 from hotlap.diagnose.findings.compute import ISSUING
+from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
+from hotlap.diagnose.findings.debug_switches import UNTOLD as UNMEASURED
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import with_traces
 from hotlap.diagnose.verdict import UNTOLD, without_untold
@@ -768,6 +770,22 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
         and found.findings[1].evidence == "x; by the trace aten::mm 4.00 ms, aten::add 2.00 ms"
         and found.findings[1].where == HERE
     )
+
+
+@pytest.mark.parametrize(("name", "told"), [("aten::_is_any_true", True), ("aten::any", False)])
+def test_what_anomaly_detection_takes_at_least(name: str, told: bool) -> None:
+    """The script's own `isnan` beside one for each gradient is not counted with it."""
+    seen = Finding(id=ID, bound="unknown", share=0.0, named=True, title=ANOMALY, evidence=f"on{UNMEASURED}")
+    host = (
+        HostTime(name=name, ns=3 * MS, total_ns=3 * MS, count=6),
+        HostTime(name="aten::isnan", ns=1, total_ns=8 * MS, count=12),
+    )
+    run = diagnosis(seen, Finding(id="compute", bound="compute", share=0.9))
+    found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host, unprofiled_ms=100.0),)))
+    first = found.findings[0]
+    assert (first.id, first.cost_ms, first.share > 0) == (ID, None, told)
+    assert ("search for NaN alone takes 7.00 ms" in first.evidence) is told
+    assert (UNMEASURED in first.evidence) is not told
 
 
 def test_nothing_that_a_trace_tells_is_said_to_take_one() -> None:

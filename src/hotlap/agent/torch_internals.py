@@ -63,7 +63,7 @@ tensor_hooks: Final = attrgetter("_backward_hooks")
 storage_uses: Final = _get("_C._storage_Use_Count")
 """How many refer to a storage, by `storage`. graph-training asks `missing_for_replays` first."""
 PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
-has_storage: Final = _get("_C._has_storage", lambda one: one.layout == torch.strided and not is_transformed(one))
+has_storage: Final = _get("_C._has_storage", lambda tensor: tensor.layout == torch.strided)
 """Whether a tensor has one. Lacking: by its layout."""
 storage_reference: Final = _get("multiprocessing.reductions.StorageWeakRef", None)
 """A weak reference to a storage, as torch itself shares tensors by. Lacking: repeated calls are not found."""
@@ -83,7 +83,7 @@ def is_dense(tensor: Any) -> bool:
     """The one guard before a tensor's numbers, strides or storage are asked for: whether they are all in its storage.
     They are not where it is sparse, nested, quantized or meta, or stands for another inside of `torch.func`."""
     known = tensor.layout is torch.strided and has_storage(tensor) and not tensor.is_meta
-    return bool(known and not tensor.is_nested and not tensor.is_quantized)
+    return bool(known and not tensor.is_nested and not tensor.is_quantized and not is_transformed(tensor))
 
 
 def is_plain(tensor: Any) -> bool:

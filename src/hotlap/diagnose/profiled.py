@@ -40,7 +40,7 @@ from .autocast import outside_of_forward
 from .causes import ELEMENTS
 from .copied_again import with_kept
 from .diagnose import diagnose
-from .findings import h2d, python_modes, replaced
+from .findings import debug_switches, h2d, python_modes, replaced
 from .findings._base import MODEL
 from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
@@ -74,6 +74,9 @@ COPIES: Final = ("h2d", h2d.WAITS)
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
+SEARCHES: Final = "aten::_is_any_true"
+SEARCH: Final = (SEARCHES, "aten::isnan")
+"""What anomaly detection calls of each gradient: the first is called by nothing else."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -127,6 +130,7 @@ def with_traces(
     if not any(one.breakdown for one in traces.ranks):  # a CPU: its ops are what the phases were timed around
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
         told = [_beside_ops(_with_ops(one, traces), traces, phases, step_ms) for one in findings]
+        told = [_with_search(one, rank, step_ms) for one in told]
         known = known_ops(rank, told, step_ms, spare, masked)
         return with_findings(diagnosis, (*known, *small_ops(rank, told)))
     if any(one.id == "allocator" for one in traces.findings):
@@ -288,3 +292,18 @@ def _beside_ops(finding: Finding, traces: TraceReport, model_ms: float, step_ms:
     cost = max(0.0, model_ms - own_ms)
     said = f"{finding.evidence}; of the model's {ms(model_ms)} the operations themselves take {ms(own_ms)}"
     return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), cost_ms=cost, evidence=said)
+
+
+def _with_search(finding: Finding, rank: RankTrace, step_ms: float) -> Finding:
+    """Anomaly detection with what it takes at least: its search of the gradients, one `isnan` each. What it takes in
+    all stays unknown."""
+    counts, took = Counter[str](), Counter[str]()
+    for row in rank.model:
+        counts[row.name] += row.count
+        took[row.name] += row.total_ns
+    if finding.id != debug_switches.ID or finding.title != debug_switches.ANOMALY or not counts[SEARCHES]:
+        return finding
+    cost = host_ms(rank, sum(took[name] * min(1.0, counts[SEARCHES] / max(1, counts[name])) for name in SEARCH))
+    said = f"; by the trace its search for NaN alone takes {ms(cost)} of a step, which the phases hold"
+    evidence = finding.evidence.replace(debug_switches.UNTOLD, said)
+    return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), evidence=evidence)
