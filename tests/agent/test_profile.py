@@ -345,6 +345,8 @@ def test_samples_are_at_the_lines_that_take_the_time(every: int, evaluation: str
         assert text[top[phase][0] - 1].endswith(f"# {mark}"), (phase, top)
     assert every == 1 or text[top["other"][0] - 1].endswith("# other"), top
     assert found.looks > 10 and found.steps >= 2
+    stood = {text[line - 1].rpartition("# ")[2] for _, file, line, _, inside, _ in found.stood if file >= 0}
+    assert stood >= {"data", "forward", "other"}
 
 
 FULL_DISK = """

@@ -12,11 +12,12 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, with_findings
 from hotlap.records.durations import ms
 from hotlap.records.profile import SampledLine, Samples, WorkerSamples, place_in
-from hotlap.records.run import LoaderFacts
+from hotlap.records.run import HostFacts, LoaderFacts
 
 from . import small_ops
+from .asleep import with_sleeps
 from .batches import bound_of_batches
-from .causes import CUT, VALIDATES, Cause
+from .causes import CUT, SLEEPS, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .in_the_model import in_the_model
@@ -62,13 +63,15 @@ def with_samples(
     kept_ms: float = 0.0,
     worker: WorkerSamples | None = None,
     loader: LoaderFacts | None = None,
+    host: HostFacts | None = None,
 ) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
-    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. loader: that feeds
-    the loop; worker: of it, which knows more of what batches take than the thread that waits for them.
+    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. host: what the loop
+    cost it. loader: that feeds the loop; worker: of it, which knows more of what batches take than the thread that
+    waits for them.
     """
     whose, main = "of it", samples
     by_itself = worker is not None and _by_the_loop(samples, loop)
@@ -84,7 +87,7 @@ def with_samples(
         for one in map(_with_tensors, before, repeat(loader), repeat(by_itself))
         for found in (
             _of_tensors(one, main, worker, loader, diagnosis.step_ms)
-            or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
+            or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it", host)
         )
     )
     if diagnosis.ranks == 1:  # else it may be gradients that another rank sends
@@ -93,7 +96,8 @@ def with_samples(
         causes = tuple(in_the_model(findings, samples, device, diagnosis.ranks))
         findings = (*causes, *(_without(one, causes) for one in findings))
     if not device:  # else the host waits for the device, too
-        findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
+        slept = sum(row[5] for row in samples.stood) / max(1, samples.steps) if _sleeps(findings) else 0.0
+        findings = (*findings, *_beside(samples, kept_ms - slept, diagnosis.step_ms))
     return with_findings(diagnosis, (one for one in _joined(findings) if not _is_told(one, findings)))
 
 
@@ -168,6 +172,10 @@ def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
         return finding
     left = max(0.0, finding.share - took)
     return msgspec.structs.replace(finding, share=left, evidence=f"{finding.evidence}, the cause above among it")
+
+
+def _sleeps(findings: Iterable[Finding]) -> bool:
+    return any(one.title == SLEEPS.title for one in findings)
 
 
 def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Finding]:
@@ -268,6 +276,7 @@ def _explained(
     device: bool,
     diagnosis: Diagnosis,
     whose: str,
+    host: HostFacts | None,
 ) -> tuple[Finding, ...]:
     """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
     if samples.looks < LEAST_LOOKS or (finding.id == "host-code" and finding.named):
@@ -282,6 +291,8 @@ def _explained(
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
     cause_of = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
+    if finding.id == "host-code":
+        cause_of = with_sleeps(cause_of, samples, "other", device, host)
     line, cause, part = _caused(samples, own, line, whose, cause_of, finding.id in PHASE_OF)
     found = msgspec.structs.replace(finding, where=line.where, evidence=f"{finding.evidence}; {line.said}")
     checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]

@@ -102,7 +102,14 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
         if samples is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(
-                found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank), _feeding(rank)
+                found,
+                samples,
+                _loop(rank),
+                late,
+                _kept_ms(rank, found),
+                _worker(rank),
+                _feeding(rank),
+                rank.facts.host if rank.facts else None,
             )
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
