@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from hotlap.records.profile import SampledLine, Samples, WorkerSamples, place_in
 from hotlap.records.run import HostFacts, LoaderFacts
 
 from . import small_ops
-from .asleep import with_sleeps
+from .asleep import CauseOf, with_sleeps
 from .batches import bound_of_batches
 from .causes import CUT, SLEEPS, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
@@ -290,7 +290,7 @@ def _explained(
     at_loop = loop is not None and (loop.file, loop.line) == (line.where.file, line.where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
-    cause_of = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
+    cause_of: CauseOf = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
     if finding.id == "host-code":
         cause_of = with_sleeps(cause_of, samples, "other", device, host)
     line, cause, part = _caused(samples, own, line, whose, cause_of, finding.id in PHASE_OF)
@@ -338,7 +338,7 @@ def _caused(
     own: Sequence[SampledLine],
     line: Line,
     whose: str,
-    cause_of: Callable[..., Cause | None],
+    cause_of: CauseOf,
     dearest: bool,
 ) -> tuple[Line, Cause | None, float]:
     """A line with its cause and the part of the time that this takes in the line's function. dearest: the cause that
