@@ -4,7 +4,8 @@ The looking thread has to be given the interpreter's lock. Where the training th
 switch interval); where that is in C code without the lock, it does not. So each look counts for the time since the one
 before: what is rarely seen for being busy counts as much longer. While it looks the interval is short, else what was
 busy for 5 ms would be booked to the next line that lets the lock go, as every write to a file does, and each small
-operation of torch: of a loop that has one every 0.3 ms that line was told half, at an interval of 0.2 ms, not 4%, and three tenths now. It may not be shorter yet: see `_seen`.
+operation of torch: of a loop with one every 0.3 ms such a line was told half at an interval of 0.2 ms, not 4%, and
+three tenths now. It may not be much shorter: the stack has to be read in it (`_seen`).
 """
 
 import functools
