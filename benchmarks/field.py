@@ -205,7 +205,8 @@ def within(row: Row) -> str:
     said = tune.get("interval") or {}
     interval = f" ({said['low']:.2f}–{said['high']:.2f})" if said else ""
     if tune.get("kept"):
-        first = next((f", the first proof at {one['at_s']:.0f} s" for one in tune.get("proofs", ()) if one["proved"]), "")
+        proved = [one["at_s"] for one in tune.get("proofs", ()) if one["proved"]]
+        first = f", the first proof at {proved[0]:.0f} s" if proved else ""
         return f"**{times(tune['speedup'])}**{interval}, {tune['wall_s']:.0f} s{first}"
     best = f"{times(tune['speedup'])}{interval}, not proved" if tune.get("speedup") and interval else "nothing proved"
     refused = [name for name, why in (tune.get("dropped") or {}).items() if "parity" in str(why)]

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.agent.denormals import denormal_share
+from hotlap.agent.done_again import denormal_share
 from hotlap.agent.facts import Script
 from hotlap.agent.facts.hooks import most_alike
-from hotlap.agent.facts.inputs import padding
-from hotlap.agent.facts.optimizer import idle_rows, look_at_optimizer
+from hotlap.agent.facts.inputs import padded_steps, padding
+from hotlap.agent.facts.optimizer import describe_optimizer, idle_rows, look_at_optimizer
 
 from .harness import Runner, check_clean, check_same
 
 WHATS = ["plain", "anomaly", "around", "first", "hooks", "iterators", "checkpoint", "sparse", "all-rows", "profiler"]
+WHATS += ["table"]
 
 
 @pytest.mark.parametrize("what", WHATS)
@@ -30,12 +31,22 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     assert facts.switches == {"anomaly": anomaly, "around": anomaly, "profiler": ("profiler",)}.get(what, ())
     assert root.hooks == ((1, 20) if what == "hooks" else (0, 0)) == root.alike
     assert root.piled is (what == "hooks")
-    assert (root.hook is not None and root.hook[1:] == (41, "<lambda>")) is (what == "hooks")
+    assert (root.hook is not None and root.hook[1:] == (43, "<lambda>")) is (what == "hooks")
     assert (loader.iterators >= 20) is (what == "iterators") or what == "all-rows"
-    assert (loader.loop is not None and loader.loop[1] == 43) is (what == "iterators")
+    assert (loader.loop is not None and loader.loop[1] == 45) is (what == "iterators")
     assert bool(facts.recomputed) is (what == "checkpoint")
     assert (optimizer.idle > 0.9) is (what not in {"sparse", "all-rows"})
+    assert root.embeds is (what != "table")
     assert optimizer.matrix == (() if what == "sparse" else (20_000, 4))
+
+
+def test_a_model_that_is_gone_at_the_end_was_looked_at_not_long_before(runner: Runner) -> None:
+    ran = runner.forked("gone.py")
+    check_clean(ran)
+    check_same(ran, runner.bare("gone.py"))
+    (root,) = ran.facts.roots
+    assert root.hooks == (0, 7)
+    assert root.piled
 
 
 @pytest.mark.parametrize(
@@ -142,6 +153,46 @@ def test_what_is_no_padding(batch: Any) -> None:
     assert padding([batch])[0] < 0.05
 
 
+SERIES = torch.randn(8, 20, 3)
+
+
+def filled(lengths: list[int], left: bool = False) -> Any:
+    """Each feature with a number of its own, as where padding was scaled with the rest."""
+    rows, fill = SERIES.clone(), torch.tensor([0.0, -1.0, 0.5])
+    for row, length in zip(rows, lengths, strict=True):
+        (row[: 20 - length] if left else row[length:])[:] = fill
+    return rows
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_steps_of_sequences_that_only_fill_them_up(batch_first: bool, left: bool) -> None:
+    """7 of 100 steps of a GRU's input were more than padding, and 30% was won by leaving it out."""
+    rows = filled([5, 10, 5, 5, 10, 10, 5, 10], left)
+    share, of_all = padded_steps([torch.ones(8), rows if batch_first else rows.transpose(0, 1), None], batch_first)
+    assert (share, of_all) == (pytest.approx(1 - 7.5 / 20), pytest.approx(0.5))
+    whole = [rows, SERIES] if batch_first else [rows.transpose(0, 1), SERIES.transpose(0, 1)]
+    assert padded_steps(whole, batch_first)[0] == pytest.approx(share / 2), "of two inputs one is not padded"
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        SERIES,
+        torch.zeros(8, 20, 3),  # what a decoder begins with
+        torch.cat([SERIES, SERIES[:, -1:].expand(8, 20, 3)], 1),  # each goes on as it ended
+        torch.cat([SERIES, SERIES[:, -1:]], 1),
+        filled([20] * 6 + [5] * 2),
+        filled([5] * 8)[:, :7],
+        filled([5] * 8)[..., 0],
+        torch.zeros(0, 20, 3),
+        filled([5] * 8).to_sparse(),
+    ],
+)
+def test_what_is_no_padding_of_steps(batch: Any) -> None:
+    assert padded_steps([batch], batch_first=True)[0] < 0.25
+
+
 def test_denormal_numbers_are_those_that_a_tensor_holds() -> None:
     some = torch.ones(10_000)
     some[::4] = 1e-41
@@ -215,7 +266,23 @@ for step in range(20):
 """
 
 
-@pytest.mark.parametrize(("script", "what"), [(PER_SAMPLE, "mapped"), (SCHEDULED, "scheduled"), (HALF, "padded")])
+RECURRENT = """
+import torch
+
+model = torch.nn.GRU(3, 4, batch_first=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    x = torch.randn(8, 20, 3)
+    x[:, 5:] = -1.0
+    model(x)[0].sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "what"),
+    [(PER_SAMPLE, "mapped"), (SCHEDULED, "scheduled"), (HALF, "padded"), (RECURRENT, "padded")],
+)
 def test_what_odd_scripts_hand_over_costs_no_step(script: str, what: str, runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(script)
     ran = runner.forked(str(tmp_path / "odd.py"))
@@ -293,6 +360,12 @@ def test_a_mode_is_told_that_is_on_around_most_forwards(what: str, runner: Runne
     assert ran.facts.function_modes == (("Calls",) if what == "calls" else ())
 
 
+def test_an_optimizers_momentum() -> None:
+    for momentum in (0.0, 0.9):
+        optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1, momentum=momentum)
+        assert describe_optimizer(optimizer, optimizer.param_groups[0]["params"])["momentum"] is bool(momentum)
+
+
 def test_groups_of_an_optimizer_are_told_apart_by_their_settings() -> None:
     """A name in a group is no setting; a scheduler that changes each group in its own way makes them differ."""
     parameters = [torch.ones(3, requires_grad=True) for _ in range(20)]
@@ -302,7 +375,7 @@ def test_groups_of_an_optimizer_are_told_apart_by_their_settings() -> None:
     script.optimizer(optimizer)
     facts = script.optimizers[id(optimizer)]
     assert (facts["groups"], facts["settings"], facts["differ"]) == (20, 2, ["weight_decay"])
-    assert facts["foreach"] is None and facts["stepped"][0] == __file__
+    assert facts["foreach"] is None and facts["stepped"][0] == __file__ and not facts["momentum"]
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, [lambda step, at=at: 0.9 ** (step * at) for at in range(20)]
     )

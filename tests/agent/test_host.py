@@ -29,6 +29,8 @@ def test_page_faults_are_those_of_training_steps(argv: str, every_step: bool, ru
     assert found is not None
     assert 0 < found.steps <= STEPS - WARM_STEPS
     assert PAGES <= found.faults < 1.5 * PAGES
+    assert found.own_faults is not None and found.own_faults == pytest.approx(found.faults, rel=0.2)
+    assert found.fault_us and found.grown < PAGES / 2, "all of it is given back"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are counted as Linux does")

@@ -151,6 +151,8 @@ def test_lines_are_those_of_the_source(whole: Ran) -> None:
         "optimizer": line_of("optimizer"),
     }
     assert found.places["data"][2] == "epochs"
+    inner = {name: [op for op in found.ops[at:] if op[2] == line_of("loss")] for name, at in found.begins}
+    assert len(inner["forward"]) == 3 and not inner["optimizer"], "each phase says after how many ops it begins"
 
 
 def test_lines_hold_nothing_of_hotlaps_own(whole: Ran) -> None:
@@ -423,3 +425,16 @@ def test_tensors_without_a_storage_of_their_own_are_passed_by(runner: Runner, ki
     check_sound(ran, runner.bare("kinds.py", *kinds))
     assert profile_of(ran).steps == 3
     assert {row[0] for row in lines_of(ran).ops} >= {"aten::addmm"}
+
+
+def test_what_a_step_computes_and_does_not_need(runner: Runner) -> None:
+    ran = runner.forked("unneeded.py", profile_steps=2)
+    check_clean(ran)
+    check_same(ran, runner.bare("unneeded.py"))
+    found, text = lines_of(ran), (SCRIPTS / "unneeded.py").read_text().splitlines()
+    (rows,), (again,) = found.same_rows, found.recurrent
+    assert (rows[3], text[rows[1] - 1].strip()) == (3, "x = self.head(self.drop(self.encoder(x)))[:, None]")
+    assert [function for _, _, function in rows[5]][-1] == "Net.forward"
+    assert text[again[1] - 1].endswith("# line: again") and again[3] == 4
+    assert again[4] == pytest.approx((1 + 2 + 3) / (1 + 2 + 3 + 4))
+    assert {text[line - 1].endswith("# line: autocast") for _, line, _ in found.autocasts} == {True}

@@ -44,7 +44,7 @@ def test_nothing_is_computed_for_it(runner: Runner) -> None:
     check_same(runner.forked("tokens.py", "text"), runner.bare("tokens.py", "text"))
 
 
-EMBEDS, NONE = nn.Sequential(nn.Embedding(9, 4)), nn.Sequential(nn.Linear(4, 4))
+EMBEDS, NONE = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4))
 IDS = torch.zeros(2, 3, dtype=torch.int64)
 HANDED = {
     "more of the same size": ([IDS, {"mask": IDS.int()}], torch.zeros(2, 3, 4), 6),
@@ -78,6 +78,14 @@ def test_a_nested_tensor_has_no_size() -> None:
 def test_embedding_bags_take_category_ids() -> None:
     bags = nn.Sequential(nn.EmbeddingBag(9, 4))
     assert Tokens().of(1, bags, [IDS], torch.zeros(2, 3, 4)) == 0
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Embedding(9, 4), nn.ModuleDict({"u": nn.Embedding(9, 4), "v": nn.Embedding(9, 4)})]
+)
+def test_a_lookup_alone_does_not_say_of_what_it_is(module: nn.Module) -> None:
+    """Of a word2vec whose script calls `model.forward`: the outermost module looks up 5 negative samples a row."""
+    assert Tokens().of(1, module, [IDS], torch.zeros(2, 3, 4)) == 0
 
 
 def test_the_first_module_that_takes_tokens_is_the_one() -> None:

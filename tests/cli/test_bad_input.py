@@ -418,6 +418,8 @@ def test_a_crash_in_a_step_is_shown_with_the_script_s_own_traceback(tmp_path: Pa
     assert "exit code 1" in screen and "Traceback" not in screen
     found = json.loads(ran.stdout.splitlines()[-1])
     assert (found["run"]["status"], found["run"]["exit_code"]) == ("failed", 1)
+    assert screen.lstrip().startswith("the command failed after ") and "mend what made the command fail" in screen
+    assert found["run"]["options"] == ["--steps", "500"]
     assert (found["diagnosis"]["steps"], found["diagnosis"]["settled"]) == (9, False)
     assert "the step time was still changing" in " ".join(found["diagnosis"]["unknown"])
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.diagnose.diagnose import diagnose, read_ranks, without
-from hotlap.diagnose.findings import _modules, all_findings
+from hotlap.diagnose.findings import _modules, all_findings, compute
 from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
 from hotlap.diagnose.steps import SteadySteps, mean_phases, spread, step_time, throughput
 from hotlap.diagnose.verdict import verdict
@@ -244,7 +244,7 @@ def test_levers_that_are_in_are_not_offered(tmp_path: Path) -> None:
     (finding,) = diagnose(run).findings
     assert "fused-optimizer" in finding.levers
     assert not {"compile", "attention"} & set(finding.levers)
-    assert "with compile, attention" in finding.evidence
+    assert "levers in: compile, attention" in finding.evidence
     assert "fused-optimizer" in diagnose(run).next
 
 
@@ -354,7 +354,7 @@ def test_what_no_link_takes_so_long_for_is_a_wait(took: float, size: int, tensor
     assert (found.bound, bool(found.levers)) == (("unknown", False) if waits else ("h2d", True))
 
 
-MOST = "; the line is of {}, which has most parameters"
+MOST = compute.LINE_OF
 
 
 def test_what_computes_is_what_an_optimizer_updates() -> None:
@@ -485,7 +485,7 @@ def test_what_a_recipe_does_already_is_not_proposed(levers: tuple[str, ...], low
     found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, CUDA, levers=levers)
     assert found is not None
     assert ("lower precision" in found.instead) is lower and "a better memory format" in found.instead
-    assert ("no autocast of its own, with" if levers else "no autocast around it") in found.evidence
+    assert ("the script turns no autocast on; levers in: " if levers else "no autocast around it") in found.evidence
 
 
 @pytest.mark.parametrize("changes", [{"softmax": True}, {"sdpa": True}])

@@ -108,6 +108,16 @@ def test_what_workers_take_of_the_models_cores_is_told_with_the_batches() -> Non
     assert cpu_crowded.find(crowded()) is None, "these are the same waits"
 
 
+def test_workers_whose_batches_are_ready_are_not_slow_where_all_cores_are_busy() -> None:
+    """It said that they make batches more slowly than the model uses them up, "for 0 of 33 batches"."""
+    ready = waiting.find(crowded())
+    assert ready is not None and "every batch was ready" in ready.why and "all cores are busy" in ready.why
+    assert "slowly" not in ready.why and "more workers find no core" in ready.instead
+    late = msgspec.structs.replace(LOADER, workers=2, asked=20, asked_ms=160.0, late=18, late_ms=150.0)
+    waits = waiting.find(crowded(loaders=(late,)))
+    assert waits is not None and "94% of the wait was for 18 of 20 batches" in waits.why
+
+
 @pytest.mark.parametrize(
     "case",
     [

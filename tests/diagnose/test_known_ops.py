@@ -10,7 +10,8 @@ import torch
 
 from hotlap.diagnose.causes import Cause
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
-from hotlap.diagnose.repeated import DENORMALS, GATED, ORDER, SPARSE, TAP_BY_TAP, Repeated
+from hotlap.diagnose.repeated import DENORMALS, GATED, HALF, NOT_CARRIED, ORDER, SAME_ROWS, SPARSE, TAP_BY_TAP, Repeated
+from hotlap.diagnose.statements import repeating
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
@@ -186,6 +187,9 @@ def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
         (TAP_BY_TAP, 400, "a kernel of 400 taps", "rfft"),
         (ORDER, "300.0 million multiplications", "300.0 million", "multi_dot"),
         (DENORMALS, 20, "20 times as long", "set_flush_denormal"),
+        (SAME_ROWS, 8, "is there 8 times", "after that"),
+        (NOT_CARRIED, 12, "12 calls a step", "self.rnn(x_new, state)"),
+        (HALF, 20, "20 times as long as in float32", "enabled="),
     ],
 )
 def test_what_something_else_does_for_less(cause: Cause, number: int | str, said: str, helps: str) -> None:
@@ -193,6 +197,25 @@ def test_what_something_else_does_for_less(cause: Cause, number: int | str, said
     found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
     assert (found.id, found.where) == (cause.id, AT) and said in found.evidence and helps in found.instead
     assert found.share == pytest.approx(0.8 * 0.5 * 0.9)
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        (["x = x.repeat(k, 1)", "h = x * 2", "return net(h)"], 2),
+        (["m, a = m.expand(4, 4), x.tile(k, 1)", "y = m", "return net(a)"], 2),
+        (["y = m", "z = y", "return net(x.repeat_interleave(k, 0))"], 4),
+        (["m = m.expand(4, 4)", "y = x", "return net(y)"], None),
+        (["x = x * 2", "h = x", "return net(h)", "x = x.repeat(k, 1)"], None),
+    ],
+)
+def test_where_rows_are_repeated_that_come_to_a_line(body: list[str], at: int | None, tmp_path: Path) -> None:
+    """Not where others are, or later; where no statement says so, the product's own line."""
+    script = tmp_path / "s.py"
+    script.write_text("\n    ".join(["def forward(net, x, m, k):", *body]) + "\ndef net(x):\n    return x @ W\n")
+    inner = Place(file=str(script), line=len(body) + 3, function="net")
+    found = repeating([Place(file=str(script), line=4, function="forward"), inner])
+    assert found == (inner if at is None else Place(file=str(script), line=at, function="forward"))
 
 
 def test_what_is_computed_again_holds_waits_for_its_launches() -> None:

@@ -10,6 +10,7 @@ from hotlap.diagnose import small_ops
 from hotlap.diagnose.causes import ELEMENTS
 from hotlap.diagnose.findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from hotlap.diagnose.long_samples import with_long_steps
+from hotlap.diagnose.repeated import AGAIN
 from hotlap.diagnose.sampled import with_samples
 from hotlap.diagnose.small_ops import INSTEAD
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
@@ -157,9 +158,10 @@ def test_of_two_causes_in_a_function_the_dearer_one_is_told_though_no_line_of_it
     )
     said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "memory.py"),))
     first, left = with_samples(verdict("host-code", "unknown"), said).findings
-    assert first.title == "a Python loop over single elements" and "50% of it at such lines of sample" in first.evidence
+    assert first.title.startswith("a Python loop over single elements; rows are drawn by weights")
+    assert "50% of it at such lines of sample; 30% at line 4" in first.evidence
     assert first.where is not None and first.where.line == 2
-    assert (first.share, left.share) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert (first.share, left.share) == (pytest.approx(0.4), pytest.approx(0.1))
 
 
 def test_small_operations_at_the_line_of_a_cause_are_not_told_beside_it() -> None:
@@ -172,6 +174,49 @@ def test_small_operations_at_the_line_of_a_cause_are_not_told_beside_it() -> Non
     small = Finding(id="small-ops", bound="launch", share=0.4, where=where, named=True)
     found = with_samples(msgspec.structs.replace(before, findings=(*before.findings, small)), samples(*rows)).findings
     assert [one.id for one in found] == ["parametrized-again", "compute"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ((18.0, 4.0), ["parametrized-again", "decomposition", "compute"]),
+        ((2.0, 0.5), ["parametrized-again", "decomposition", "compute"]),  # too few looks for a cause by itself
+        ((18.0, 40.0), ["computed-again", "decomposition", "parametrized-again", "compute"]),  # it encodes again, too
+        ((0.0, 18.0), ["computed-again", "decomposition", "compute"]),
+    ],
+)
+def test_a_parametrization_that_is_computed_again_is_told_with_its_own_change(
+    rows: tuple[float, float], told: list[str]
+) -> None:
+    """gait_orthornn: told to compute it once, before the loop, which a weight that is read inside can't be."""
+    said = samples(
+        ("forward", 0, 22, "Net.forward", "torch._Orthogonal.forward", rows[0]),
+        ("forward", 0, 22, "Net.forward", "torch.Linear.forward", rows[1]),
+        ("forward", 0, 23, "Net.forward", "", 1.0),
+        ("backward", 0, 46, "main", "torch._engine_run_backward", 77.0),
+    )
+    where, before = Place(file="a.py", line=22, function="Net.forward"), verdict("compute", "compute")
+    again = AGAIN.finding(0.6, where, "36 times a step", 0.6)
+    other = Finding(id="decomposition", bound="compute", share=0.55, where=where, named=True)
+    found = with_samples(msgspec.structs.replace(before, findings=(again, other, *before.findings)), said)
+    assert [one.id for one in found.findings] == told
+    first = found.findings[0]
+    assert ("parametrize.cached()" in first.instead) is (told[0] == "parametrized-again")
+    assert (first.evidence, first.share, first.where) == ("36 times a step", 0.6, where)
+
+
+@pytest.mark.parametrize(("registered", "told"), [("Skew()", "parametrized-again"), ("Other()", "computed-again")])
+def test_a_parametrization_of_the_user_s_own_is_known_by_its_registration(
+    registered: str, told: str, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "net.py")
+    script = "class Skew:\n    def forward(self, x):\n        return x - x.mT\n"
+    Path(file).write_text(f"{script}register_parametrization(layer, 'weight', {registered})\n")
+    where, before = Place(file=file, line=3, function="Skew.forward"), verdict("compute", "compute")
+    again = AGAIN.finding(0.6, where, "30 times a step")
+    said = samples(("backward", 0, 46, "main", "torch._engine_run_backward", 77.0))
+    found = with_samples(msgspec.structs.replace(before, findings=(again, *before.findings)), said)
+    assert found.findings[0].id == told
 
 
 def test_checks_of_distributions_in_a_model_count_over_the_lines_of_a_function() -> None:
@@ -594,3 +639,60 @@ def test_what_is_left_beside_a_cause_has_its_own_time(tmp_path: Path) -> None:
     said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "loop.py"),))
     cause, rest = with_samples(verdict("host-code", "unknown"), said).findings
     assert cause.named and rest.share > 0 and rest.evidence == f"{ms(rest.share)} a step beside the cause above"
+
+
+REPLAY = """import random
+import numpy as np
+def probabilities(memory):
+    return np.array(memory.priorities)
+def sample(memory, k):
+    probs = probabilities(memory)
+    picks = random.choices(memory.rows, k=k, weights=probs)
+    return picks
+def shown(losses):
+    return np.array(losses)
+def main(memory):
+    batch = sample(memory, 32)
+    print(shown(losses))
+"""
+
+
+@pytest.mark.parametrize(("drawn", "share"), [(30.0, 0.4), (10.0, 0.25)])
+def test_other_causes_in_what_the_same_call_makes_come_with_their_lines(
+    drawn: float, share: float, tmp_path: Path
+) -> None:
+    """A prioritized replay: told was one of three lines that take about the same."""
+    (tmp_path / "replay.py").write_text(REPLAY)
+    sampled, shown, probabilities = (0, 12, "main"), (0, 13, "main"), (0, 4, "probabilities")
+    paths = (
+        ("other", (sampled, (0, 6, "sample"), probabilities), "", 50.0),
+        ("other", (sampled, (0, 7, "sample")), "random.Random.choices", drawn),
+        ("other", (shown, (0, 10, "shown")), "json.dumps", 50.0 - drawn),  # another call
+        ("backward", ((0, 11, "main"),), "torch._engine_run_backward", 50.0),
+    )
+    lines = tuple((phase, *path[-1], inside, took) for phase, path, inside, took in paths)
+    said = Samples(steps=3, looks=100, files=(str(tmp_path / "replay.py"),), lines=lines, paths=paths)
+    first, *_ = with_samples(verdict("host-code", "unknown"), said).findings
+    assert first.where == Place(file=str(tmp_path / "replay.py"), line=4, function="probabilities")
+    assert first.share == pytest.approx(share) and "json" not in first.instead
+    told = ("sum tree" in first.instead, "rows are drawn by weights" in first.title, "line 7" in first.evidence)
+    assert told == (drawn == 30.0,) * 3
+    assert "50% of it at this line" in first.evidence and "np.array(memory.priorities)" in first.instead
+
+
+def test_of_a_worker_other_causes_are_those_of_the_line_s_function(tmp_path: Path) -> None:
+    """Of it no way to a line is known."""
+    (tmp_path / "train.py").write_text(
+        "import json\ndef get(path):\n    text = open(path).read()\n    return json.loads(text)\n"
+        "def other(path):\n    time.sleep(1)\n"
+    )
+    main = samples(("data", 0, 84, "main", "threading.Condition.wait", 900.0), ("forward", 1, 3, "f", "", 50.0))
+    rows = (
+        ("data", 0, 4, "get", "json.loads", 40.0),
+        ("data", 0, 3, "get", "", 30.0),
+        ("data", 0, 6, "other", "", 30.0),
+    )
+    worker = WorkerSamples(dataset="Clips", looks=80, files=(str(tmp_path / "train.py"),), lines=rows)
+    first, *_ = with_samples(verdict("input", "input"), main, worker=worker).findings
+    assert "30% at line 3" in first.evidence and "line 6" not in first.evidence
+    assert first.title == "files or texts are decoded; a file is opened and read"

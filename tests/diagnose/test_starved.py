@@ -12,7 +12,7 @@ from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, LOADER, QUEUED, fol
 
 from hotlap.diagnose.advise import advise
 from hotlap.diagnose.cpu_use import GpuUse, cpu_use, gpu_use
-from hotlap.diagnose.diagnose import diagnose
+from hotlap.diagnose.diagnose import diagnose, next_of
 from hotlap.diagnose.findings import findings_of
 from hotlap.diagnose.findings._base import CpuUse, Measured
 from hotlap.diagnose.verdict import verdict
@@ -233,6 +233,8 @@ def test_waits_are_those_of_all_steady_steps_where_the_machine_counted_them() ->
     timed = msgspec.structs.replace(host(waited_ms=25.3, threads_waited_ms=25.3, took_ms=34.6))
     said = found("cpu_crowded", None, timed)
     assert said is not None and "over 50 steps of 34.6 ms" in said.evidence, "of which steps it is"
+    few = msgspec.structs.replace(host(waited_ms=0.4, threads_waited_ms=0.4, took_ms=0.24), threads=1)
+    assert found("cpu_crowded", None, few) is None, "one wait in 12 ms was told as 100% of the time"
     early = msgspec.structs.replace(host(waited_ms=15.0, threads_waited_ms=15.0), threads=1)
     assert found("cpu_crowded", {**use, "waited_ms": 10.0}, early) is None
 
@@ -256,6 +258,32 @@ def test_waits_for_a_core_are_a_cause_where_the_command_crowds_itself(
     assert ("cpu-crowded" in {one.id for one in findings}) is told
     computing = next(one for one in findings if one.id == "compute")
     assert computing.share == pytest.approx(0.8 * (0.35 if told else 1.0))
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ({"used": 0.9, "busy_ms": 3990.0}, False),  # 2.25 cores of 4 if it never waited: others have the rest
+        ({"used": 1.6, "busy_ms": 3990.0}, True),  # it would want them all
+        ({"used": 0.9, "busy_ms": 2000.0}, True),  # nobody else does: workers that all begin at once, say
+        ({"used": 0.9, "busy_ms": None}, True),
+        ({"used": None, "busy_ms": 3990.0}, True),
+    ],
+)
+def test_workers_that_mostly_sleep_crowd_nobody(use: dict[str, Any], told: bool) -> None:
+    """A CNN with 8 workers on 2 cores that other users had: 57% to 43% was told to be its own, for 1.1 cores of use."""
+    facts = msgspec.structs.replace(
+        host(waited_ms=55.0, threads_waited_ms=55.0),
+        threads=1,
+        loaders=(msgspec.structs.replace(LOADER, workers=8),),
+    )
+    times = phases(data=5.0, forward=95.0)
+    crowded = {one.id for one in findings_of(Measured(100.0, times, None, None, facts, cpu=_use({"cores": 4} | use)))}
+    assert ("cpu-crowded" in crowded) is told
+    starved = phases(data=40.0, forward=60.0)  # by workers that others keep from their cores: these want more
+    late = found("cpu_crowded", {"cores": 4, "used": 0.9, "busy_ms": 3990.0}, facts, phases=starved)
+    threads = found("cpu_crowded", {"cores": 4} | use, msgspec.structs.replace(facts, threads=8))
+    assert late is not None and threads is not None
 
 
 def test_times_beside_a_hypervisor_that_takes_cores_are_said_to_hold_for_that_only(tmp_path: Path) -> None:
@@ -315,6 +343,38 @@ def test_page_faults() -> None:
     assert found("page_faults", None, host(faults=255.0, system_ms=8.0)) is None
     assert found("page_faults", None, host(faults=9000.0, system_ms=4.9)) is None
     assert found("page_faults", None, FACTS) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "share"),
+    [
+        ({}, 0.18),
+        ({"took_ms": 200.0}, 0.09),  # of steps that take twice as long: less than a tenth of it
+        ({"waited_ms": 40.0}, 0.3),  # of the 60 ms in which it had a core
+        ({"system_ms": 12.0}, 0.12),  # more than the kernel takes it can't be
+        ({"own_faults": 4000.0}, 0.0),  # other threads have them beside it
+        ({"grown": 6000.0}, 0.0),  # a history that grows: nothing is given back
+        ({"fault_us": None}, 0.0),
+        ({"own_faults": None}, 0.0),
+    ],
+)
+def test_page_faults_that_take_a_tenth_of_the_step_have_a_share(more: dict[str, Any], share: float) -> None:
+    """129 ms of 336 were won by settings of malloc, and it stood last as "at most"."""
+    counts = {"faults": 9000.0, "own_faults": 9000.0, "fault_us": 2.0, "system_ms": 20.0} | more
+    if share < 0.1:
+        beneath(found("page_faults", None, host(**counts)))
+        return
+    alone = msgspec.structs.replace(host(**counts), threads=1)
+    one = found("page_faults", {"used": 0.6}, alone)  # others have the cores, where it waits for one
+    assert one is not None and one.named is (share >= 0.25) and not one.beneath
+    assert (one.share, one.levers) == (share, ("host-allocator",)) and one.cost_ms == min(18.0, counts["system_ms"])
+    assert "of the thread that trains for its 9000 faults" in one.evidence
+    findings = in_order(findings_of(Measured(100.0, phases(data=2, forward=98), None, None, alone, cpu=USE)))
+    assert findings[share < 0.25].id == "page-faults", "by its share, as no line makes them, until it is much"
+    assert "host-allocator" in next_of(findings)
+    on_device = phases(forward=100.0)
+    told = {"phases": on_device, "gpu_phases": on_device, "backlog_ms": DRAINED}
+    beneath(found("page_faults", None, msgspec.structs.replace(CUDA, host=HostFacts(steps=9, **counts)), **told))
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,13 @@ import msgspec
 from test_diagnose import FACTS, folder_of, phases, steps
 
 from hotlap.diagnose.verdict import verdict
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.levers import all_levers
+from hotlap.records.diagnosis import COMPARE, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.profile import Samples
 from hotlap.records.trace import Breakdown, Ranks, RankTrace, TraceReport, Window
+from hotlap.records.tune import NOT_TRIED, Dropped, Tune
+from hotlap.runs.folder import RunFolder
 
 MS = 1_000_000
 
@@ -50,4 +53,37 @@ def test_what_to_run_next_follows_from_what_the_traces_say(tmp_path: Path) -> No
     (folder / "rank-0" / "trace.json.gz").touch()
     waits = Finding(id="input", bound="input", share=0.9, levers=("loader-workers",))
     found = verdict(folder, TraceReport(ranks=traces().ranks[:1], findings=(waits,)))
-    assert "tries loader-workers and" in found.next
+    assert "tries loader-workers, compile and" in found.next, "the dearest one's, then what answers others"
+
+
+def test_what_the_recipes_tune_has_dropped_is_not_to_be_tried_next(tmp_path: Path) -> None:
+    """`hotlap run --recipe` advised the tune to try bf16-autocast, which it had just found slower."""
+    folder = folder_of(tmp_path / "run", (steps(20, host=phases(forward=4.0, backward=6.0)), FACTS))
+    run = RunFolder(folder).record
+    tune = Tune(
+        command=run.command, speedup=2.0, interval=None, gain=True, kept=(), parity=None, baseline=verdict(folder),
+        tuned=None, environment=run.environment,
+        dropped=(Dropped(lever="fused-optimizer", why="slower"), Dropped(lever="compile", why=f"x {NOT_TRIED}")),
+    )  # fmt: skip
+    assert {"fused-optimizer", "compile"} <= {*verdict(folder).findings[0].levers}
+    write_record(tmp_path / "tune.json", tune)
+    for recipe in (str(tmp_path / "recipe.toml"), "recipe.toml"):
+        write_record(folder / "run.json", msgspec.structs.replace(run, recipe=recipe, cwd=str(tmp_path)))
+        found = verdict(folder)
+        assert "fused-optimizer" not in found.findings[0].levers and "(tries compile" in found.next
+    every = tuple(Dropped(lever=name, why="slower") for name in all_levers())
+    write_record(tmp_path / "tune.json", msgspec.structs.replace(tune, dropped=every))
+    assert verdict(folder).next.startswith("nothing that hotlap can change was found"), "what it tried is no advice"
+
+
+def test_where_the_command_failed_that_is_what_to_mend_first(tmp_path: Path) -> None:
+    """It advised to change how the loop makes its batches."""
+    folder = folder_of(tmp_path / "run", (steps(20, host=phases(forward=4.0, backward=6.0)), FACTS))
+    ended = {"finished": 0, "failed": 1, "interrupted": 130}
+    told = {}
+    for status, code in ended.items():
+        run = msgspec.structs.replace(RunFolder(folder).record, status=status, exit_code=code)
+        write_record(folder / "run.json", run)
+        told[status] = verdict(folder).next
+    assert told["failed"].startswith("mend what made the command fail") and COMPARE not in told["failed"]
+    assert "mend" not in told["finished"] + told["interrupted"]

@@ -251,7 +251,8 @@ def test_device_times_stand_beside_host_times() -> None:
 def test_at_most_three_findings_and_the_rest_counted() -> None:
     findings = tuple(msgspec.structs.replace(LOADER, title=f"cause {n}") for n in range(5))
     text = run_text(msgspec.structs.replace(BEFORE, findings=findings))
-    assert "cause 2" in text and "cause 3" not in text and "and 2 more" in text
+    assert "cause 2" in text and "and 2 more" in text and text.count("Use worker processes") == 3
+    assert "61% cause 3, at train.py:41 in main · 61% cause 4, at train.py:41 in main" in joined(text)
 
 
 def test_a_finding_that_the_training_is_wrong_is_always_shown_and_first() -> None:
@@ -259,7 +260,7 @@ def test_a_finding_that_the_training_is_wrong_is_always_shown_and_first() -> Non
     wrong = msgspec.structs.replace(LOADER, id="repeated-data", share=0.0, title="the same samples", wrong=True)
     text = run_text(msgspec.structs.replace(BEFORE, findings=(*slow, wrong)))
     assert re.search(r"^wrong +the same samples *\n(.*\n)+? +61% +cause 0 *\n", text, re.MULTILINE)
-    assert "cause 1" in text and "cause 2" not in text and "and 3 more" in text
+    assert "cause 1" in text and "61% cause 2, at" in joined(text) and "and 3 more" in text
     many = run_text(msgspec.structs.replace(BEFORE, findings=(*slow, *(wrong,) * 4)))
     assert many.count("the same samples") == 4 and "cause 0" in many and "and 4 more" in many
     tuned = tune_text(msgspec.structs.replace(TUNE, baseline=msgspec.structs.replace(BEFORE, findings=(LOADER, wrong))))
@@ -331,15 +332,19 @@ def test_without_a_diagnosis_the_reason_stands_first() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"status": "failed", "exit_code": 3, "wall_s": 75.0}, "failed after 01:15, exit code 3"),
-        ({"status": "failed", "exit_code": None, "signal": 9}, "failed, ended by SIGKILL"),
-        ({"status": "failed", "exit_code": None, "signal": 4000}, "failed, ended by signal 4000"),
-        ({"status": "timeout", "exit_code": None}, "timeout"),
+        ({"status": "failed", "exit_code": 3, "wall_s": 75.0}, "the command failed after 01:15, exit code 3"),
+        ({"status": "failed", "exit_code": None, "signal": 9}, "the command failed, ended by SIGKILL"),
+        ({"status": "failed", "exit_code": None, "signal": 4000}, "the command failed, ended by signal 4000"),
+        ({"status": "failed", "exit_code": None, "signal": 15}, "command  failed, ended by SIGTERM"),
+        ({"status": "timeout", "exit_code": None}, "command  timeout"),
     ],
 )
 def test_how_the_command_ended(changes: dict, text: str) -> None:
-    assert f"command  {text}" in run_text(run=msgspec.structs.replace(RUN, **changes))
-    assert "command  " not in run_text()
+    """What failed by itself is told first."""
+    run = msgspec.structs.replace(RUN, **changes)
+    said = run_text(run=run)
+    assert text in said and said.startswith(text) is run.failed_itself and "command  " not in run_text()
+    assert "command  failed" in run_text(None, run=run) or run.status == "timeout"
 
 
 def test_levers_of_the_run_are_named() -> None:
@@ -386,7 +391,7 @@ def test_tune_screen_shows_the_records_numbers() -> None:
     assert "holds, numeric · 40 steps compared · loss gap 0.00213, 0.0061 allowed" in words
     assert (
         "tune took 09:41 for 23 starts of the command" in words
-        and "seed 1234 set from outside" in words
+        and "the script sets no seed, so hotlap set 1234" in words
         and "after 312 steps" in words
     )
     for part in ("2 × NVIDIA H100 · driver 550.54", "AMD EPYC, 16 cores, 128 GiB", "Python 3.12.1"):
@@ -446,8 +451,8 @@ def test_a_noisy_machine_is_said() -> None:
 def test_a_side_that_is_not_steady_is_told_as_by_run() -> None:
     uneven = msgspec.structs.replace(BEFORE, unknown=(f"{NOT_STEADY}: some take longer", "samples/s is not known"))
     text = joined(tune_text(msgspec.structs.replace(TUNE, baseline=uneven)))
-    assert "before: step time is not steady: some take longer" in text and "samples/s" not in text
-    assert "after: step time is not steady" in tune_text(msgspec.structs.replace(TUNE, tuned=uneven))
+    assert "before, in the run below: step time is not steady: some take longer" in text and "samples/s" not in text
+    assert "after, in the run below: step time is not" in tune_text(msgspec.structs.replace(TUNE, tuned=uneven))
     assert NOT_STEADY not in tune_text()
 
 
@@ -694,23 +699,41 @@ def test_money_and_energy_are_told_where_they_are_known() -> None:
     assert "$84.00 a day" in run_text(lost, price=3.5) and "$" not in run_text(lost)
 
 
-@pytest.mark.parametrize("asked", ["trace.json.gz", "samples.json"])
-def test_what_a_change_won_is_asked_by_commands_that_can_be_pasted(asked: str, tmp_path: Path) -> None:
-    """`hotlap diff RUN RUN` could not be. A profile that left no trace was asked for, too."""
+def test_what_a_change_won_is_asked_by_commands_that_can_be_pasted(tmp_path: Path) -> None:
+    """`hotlap diff RUN RUN` could not be; and options and the environment were lost."""
     folder = tmp_path / "run"
     for rank in (folder / "rank-0", Path(f"{folder}-2")):
         rank.mkdir(parents=True)
-    (folder / "rank-0" / asked).write_bytes(b"")
-    (folder / "run.json").write_bytes(msgspec.json.encode(RUN))
+    variables = {"CUDA_HOME": "/usr", "OMP_NUM_THREADS": "1"}
+    run = msgspec.structs.replace(
+        RUN,
+        options=("--steps", "50", "--profile"),
+        environment=msgspec.structs.replace(ENVIRONMENT, variables=variables),
+    )
+    (folder / "run.json").write_bytes(msgspec.json.encode(run))
     changed = msgspec.structs.replace(BEFORE, next=f"make the change at line 58, {COMPARE}")
-    lines = shown(run_screen(RUN, changed, (), folder), 400).splitlines()
+    lines = shown(run_screen(run, changed, (), folder), 400).splitlines()
     assert lines[-3:] == [
         f"next: make the change at line 58, {COMPARE}",
-        f"hotlap run --profile --out {folder}-3 {' '.join(RUN.command)}",
+        f"env OMP_NUM_THREADS=1 hotlap run --steps 50 --profile --out {folder}-3 {' '.join(RUN.command)}",
         f"hotlap diff {folder} {folder}-3",
     ]
     alone = run_text(changed, 400)
     assert f"hotlap run --out {FOLDER}-2 {' '.join(RUN.command)}\nhotlap diff {FOLDER} {FOLDER}-2" in alone
+
+
+def test_after_a_run_with_a_recipe_the_next_tune_is_the_one_that_made_it(tmp_path: Path) -> None:
+    run = msgspec.structs.replace(RUN, recipe=str(tmp_path / "recipe.toml"))
+    tries = msgspec.structs.replace(BEFORE, next="hotlap tune COMMAND...   (tries compile)")
+    command = " ".join(RUN.command)
+    for tune, said in (
+        (None, f"next: a tune of the command without the recipe (tries compile)\nhotlap tune {command}"),
+        (UNFINISHED, f"next: go on with the recipe's tune (tries compile)\nhotlap tune --resume {tmp_path} {command}"),
+        (TUNE, f"next: a tune of the command without the recipe (tries compile)\nhotlap tune {command}"),
+    ):
+        if tune is not None:
+            (tmp_path / "tune.json").write_bytes(msgspec.json.encode(tune))
+        assert run_text(tries, 400, run=run).endswith(f"{said}\n")
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.61, True), (0.2, False)])
@@ -721,6 +744,17 @@ def test_a_cause_is_no_part_of_what_is_less_than_it(share: float, told: bool) ->
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
     assert "computing Net at train.py:41 in main" in text and text.count("Use worker processes") == 1
     assert ("the cause above is part of it" in text) is told
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.88, True), (0.67, False)])
+def test_shares_of_more_than_the_step_say_which_lies_in_which(share: float, told: bool) -> None:
+    """`33% Adam updates all rows` stood above `88% computing KGEModel`."""
+    cause = msgspec.structs.replace(LOADER, named=True, bound="bandwidth", title="the cause", share=0.33)
+    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
+    assert ("computing Net with the 33% above in it" in text) is told
+    waiting = msgspec.structs.replace(cause, bound="input")
+    assert "above in it" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(waiting, where))))
 
 
 def test_copies_to_a_device_have_a_row_where_there_is_one() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import hotlap.diagnose.findings
+from hotlap.diagnose.findings import compute
 from hotlap.diagnose.findings.compute import ISSUING
 from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
 from hotlap.diagnose.findings.debug_switches import UNTOLD as UNMEASURED
@@ -763,11 +764,15 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
         HostTime(name="aten::mm", ns=3 * MS, total_ns=3 * MS, count=1),
     )
     slow = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host, unprofiled_ms=25.0),)))
-    assert slow.findings[1].evidence == "x; by the trace aten::mm 2.00 ms, aten::add 1.00 ms", "of a step of 25 ms"
+    assert (
+        slow.findings[1].evidence
+        == "x; by the trace of 2 steps, all of these together: aten::mm 2.00 ms, aten::add 1.00 ms"
+    ), "of a step of 25 ms"
     found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert (
         found.bound == "input"
-        and found.findings[1].evidence == "x; by the trace aten::mm 4.00 ms, aten::add 2.00 ms"
+        and found.findings[1].evidence
+        == "x; by the trace of 2 steps, all of these together: aten::mm 4.00 ms, aten::add 2.00 ms"
         and found.findings[1].where == HERE
     )
 
@@ -788,21 +793,59 @@ def test_what_anomaly_detection_takes_at_least(name: str, told: bool) -> None:
     assert (UNMEASURED in first.evidence) is not told
 
 
+def row(name: str, took: int, line: int | None = None, total: int = 0) -> HostTime:
+    where = None if line is None else Place(file="t.py", line=line, function="f")
+    return HostTime(name=name, ns=took * MS, total_ns=(total or took) * MS, count=1, where=where)
+
+
+def test_on_the_cpu_the_line_of_computing_is_the_dearest_in_all() -> None:
+    """numgan was told the discriminator's line "of Generator", timegan the line that calls its backward."""
+    said = f"x{compute.LINE_OF.format('Generator')}; y"
+    run = msgspec.structs.replace(
+        diagnosis(Finding(id="compute", bound="compute", share=0.9, evidence=said, where=HERE)),
+        phases=Phases(forward=10.0, backward=20.0, optimizer=5.0),
+    )
+    labels = [row("hotlap:forward", 1, 2, 10), row("hotlap:backward", 1, 3, 20), row("hotlap:optimizer", 1, 4, 5)]
+    ops = [row("aten::copy_", 8, 3), row("aten::mm", 6, 57), row("aten::addmm", 4, 80), row("aten::mm", 3, 80)]
+    (found,) = with_traces(
+        run, TraceReport(ranks=(answers(breakdown=(), model=(*ops, *labels), unprofiled_ms=45.0),))
+    ).findings
+    assert found.where is not None and found.where.line == 80
+    assert found.evidence.startswith("x; y; by the trace of 2 steps, all of these together: aten::mm 4.05 ms")
+    bare = [row("aten::copy_", 8, 3), row("aten::sqrt", 8, 4), *labels]
+    (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=bare),))).findings
+    assert found.where == HERE and found.evidence.startswith(said), "no other line is known"
+
+
+@pytest.mark.parametrize(("traced", "told"), [(1, True), (14, False)])
+def test_ops_that_contradict_the_phases_are_not_told(traced: int, told: bool) -> None:
+    """1.99 ms of an op of the backward stood beside a backward of 0.37 ms."""
+    run = msgspec.structs.replace(
+        diagnosis(Finding(id="compute", bound="compute", share=0.1)),
+        phases=Phases(forward=2.0, backward=1.0, optimizer=1.0, other=41.0),
+    )
+    backward = row("hotlap:backward", 0, 3, traced)
+    ops = (row("torch::autograd::CopyBackwards", traced, 9), row("hotlap:forward", 0, 2, 2), backward)
+    (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=ops),))).findings
+    assert ("CopyBackwards" in found.evidence) is told and ("arithmetic" in found.why) is told
+    assert ("in the profiler's steps the backward takes" in found.why) is not told
+
+
 def test_nothing_that_a_trace_tells_is_said_to_take_one() -> None:
-    compute = Finding(id="compute", bound="compute", share=0.4, why=UNTOLD[0])
+    computing = Finding(id="compute", bound="compute", share=0.4, why=UNTOLD[0])
     waits = Finding(id="expert-loop", bound="launch", share=0.0, named=True, evidence=f"none queued{UNTOLD[1]}")
     host = (
         HostTime(name="aten::addmm", ns=6 * MS, total_ns=6 * MS, count=1),
         HostTime(name="aten::mkldnn_convolution", ns=3 * MS, total_ns=3 * MS, count=1),
         HostTime(name="aten::clamp_min", ns=3 * MS, total_ns=3 * MS, count=1),
     )
-    compute, waits = map(without_untold, (compute, waits))
-    cpu = with_traces(diagnosis(compute), TraceReport(ranks=(answers(breakdown=(), model=host),)))
+    computing, waits = map(without_untold, (computing, waits))
+    cpu = with_traces(diagnosis(computing), TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert cpu.findings[0].why.startswith("in the trace arithmetic (matrix products, convolutions) takes 75% of")
-    small = msgspec.structs.replace(compute, why=ISSUING)
+    small = msgspec.structs.replace(computing, why=ISSUING)
     cpu = with_traces(diagnosis(small), TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert cpu.findings[0].why == ISSUING
-    gpu = with_traces(diagnosis(waits, compute), TraceReport(ranks=(answers(),)))
+    gpu = with_traces(diagnosis(waits, computing), TraceReport(ranks=(answers(),)))
     assert [(one.id, one.why, one.evidence) for one in gpu.findings] == [
         ("expert-loop", "", "none queued"),
         ("compute", "", ""),

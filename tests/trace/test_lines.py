@@ -1,6 +1,7 @@
 """A step's ops as the user's lines called them, laid on a trace in which more happens."""
 
 import numpy as np
+import pytest
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.profile import Lines
@@ -68,6 +69,37 @@ def test_an_op_that_was_not_called_takes_no_line_of_a_later_one() -> None:
     far = [(f"aten::x{n}", 2) for n in range(20)]
     said = lines(("aten::a", 1), *far, ("aten::late", 9), *far)
     assert found(rows, said) == {"aten::a": 1}
+
+
+@pytest.mark.parametrize(("listed", "recorded"), [(8, 2), (1, 9)])
+def test_where_a_phase_begins_both_are_there_again(listed: int, recorded: int) -> None:
+    """With 8 workers a step took over 8 batches, and most of the others 2: what followed got lines of other layers."""
+    taken = [name for _ in range(recorded) for name in ("aten::empty", "aten::set_")]
+    layers = ["aten::convolution", "aten::empty", "aten::relu", "aten::addmm", "aten::relu", "aten::last"]
+    names = [*taken, *layers]
+    rows = [op(name, 11 + 10 * at, 5) for at, name in enumerate(names)]
+    forward = 10 + 10 * len(taken)
+    labels = [note("hotlap:data", 10, forward - 10), note("hotlap:forward", forward, 500)]
+    ops = [
+        *[(name, 1) for _ in range(listed) for name in ("aten::empty", "aten::set_")],
+        *zip(layers, range(2, 8), strict=True),
+    ]
+    said = lines(*ops, begins=(("data", 0), ("forward", 2 * listed)))
+    trace = make([note("ProfilerStep#1", 0, 1000), *sorted([*labels, *rows], key=lambda row: row["start"])])
+    got = [place.line for row, place in sorted(places_of(trace, said).items())]
+    assert got[-len(layers) :] == [2, 3, 4, 5, 6, 7] and set(got[: -len(layers)]) == {1}
+
+
+def test_a_phase_that_only_one_of_them_has_puts_nothing_out_of_step() -> None:
+    rows = [
+        *(note("hotlap:data", 10, 5), op("aten::x", 11, 2)),
+        *(note("hotlap:data", 20, 5), op("aten::x", 21, 2)),  # of an epoch that ends
+        *(note("hotlap:forward", 30, 5), op("aten::a", 31, 2)),
+        *(note("hotlap:backward", 40, 5), op("aten::b", 41, 2)),
+    ]
+    begins = (("data", 0), ("h2d", 1), ("forward", 2), ("backward", 3))
+    said = lines(("aten::x", 1), ("aten::to", 2), ("aten::a", 3), ("aten::b", 4), begins=begins)
+    assert found(rows, said) == {"aten::x": 1, "aten::a": 3, "aten::b": 4}
 
 
 def test_what_the_list_ends_with_may_come_at_the_beginning_of_a_step() -> None:

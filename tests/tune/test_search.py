@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from hotlap.experiment.evidence import Evidence
 from hotlap.experiment.judge import Judge
 from hotlap.experiment.side import Special
 from hotlap.experiment.statistics import Ratio
+from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.run import Lever
 from hotlap.records.tune import Interval, Worth
@@ -507,6 +509,16 @@ def test_what_noise_hides_is_looked_at_longer(tune: Tune, seed: int) -> None:
     """A gain of a half, where turns differ by as much as a third."""
     found, _ = tune([starter("s")], factors(s=0.65), turn_sd=0.3, budget=900.0, seed=seed)
     assert kept(found) == ["s"] and found.proved.turns >= 12
+
+
+def test_the_baseline_is_the_one_of_the_table_and_a_try_says_what_it_is_beside(tune: Tune) -> None:
+    """`baseline 2.00 s`, `try cpu-threads 103 ms 2.59×`, and then `266 ms a step`: the first was of the last turn."""
+    found, machine = tune([starter("s")], factors(s=0.4), turn_sd=0.5, budget=900.0)
+    assert found.baseline is not None
+    assert machine.told("baseline")[0].startswith(f"baseline  {ms(found.baseline.step_ms)}  ")
+    line = machine.told("try  s ")[0]
+    before, after, ratio = re.search(r"([\d.]+) ms → ([\d.]+) ms in turns  ([\d.]+)×", line).groups()  # type: ignore[union-attr]
+    assert float(before) / float(after) == pytest.approx(float(ratio), rel=0.02)
 
 
 @pytest.mark.parametrize("seed", range(12))

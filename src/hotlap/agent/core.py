@@ -41,8 +41,9 @@ SAMPLE_EVERY = 16
 """Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (marks cost), and
 once they are at their pace they are looked at and written SAMPLE_EVERY at a time: code that runs once a step runs with
 cold caches, and then costs several times as much."""
-FACTS_STEPS, FACTS_NS = 1000, 10_000_000_000
-"""So old are facts at least when they are written again."""
+FACTS_NS, FACTS_PART = 1_000_000_000, 20
+"""So old are facts at least when they are written again, and of all steps one in so many: a model that is gone before
+the process ends, with the function that made it, was then looked at not long ago."""
 COUNT_EVERY, COUNTED = 8, 256
 """Steps from one count of what is trained to the next, at least, and tensors that are counted a step in the mean."""
 ONE_BY_ONE = 64
@@ -82,7 +83,8 @@ class Agent:
         self.step_sampling = StepSampling(session, self)
         self.probed = session.probe_steps or -1
         self.compiled_frames = 0
-        self.facts_at = self.facts_ns = self._count_at = self._trained = 0
+        self.facts_at, self.facts_ns = sys.maxsize, 0  # none yet
+        self._count_at = self._trained = 0
         self.rank = 0
         self.world = 1
         self.done = False
@@ -228,7 +230,7 @@ class Agent:
     def _facts_are_old(self, index: int) -> bool:
         """To write them costs 1 ms and more, which is microseconds a step where steps are short."""
         old_ns = self.timeline.segment.begun_ns - self.facts_ns
-        return index - self.facts_at >= FACTS_STEPS and old_ns >= FACTS_NS
+        return FACTS_PART * (index - self.facts_at) >= index and old_ns >= FACTS_NS
 
     def write_facts(self, kind: str, stopped: bool = False) -> None:
         """Write what was seen of the script. Steps are observed without it too."""

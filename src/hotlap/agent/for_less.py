@@ -1,5 +1,5 @@
 """What of a step something else does for less: products with matrices of zeros, convolutions with long kernels, ops
-that denormal numbers make longer, numbers of 64 bits."""
+that denormal numbers or halves make longer, numbers of 64 bits."""
 
 import math
 import time
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from .denormals import slower
+from .done_again import slower, slower_in_half
 from .op_call import OpCall, Place, recording
 from .torch_internals import base_of, storage
 
@@ -26,8 +26,9 @@ CHANNELS, CHANNELS_ON_A_DEVICE, TAPS, TIMES_FFT = 8, 64, 128, 3.0
 """Channels that a convolution makes at once, on the CPU and on a device; taps of its kernel at least; how much
 dearer it is than by FFT."""
 SPARE_NS: Final = 2_000_000_000
-"""That ops are done again for, to see what denormal numbers cost in them."""
-KINDS: Final = ("sparse", "long_convolutions", "denormals", "double")
+"""That ops are done again for, to see what denormal numbers, or halves, cost in them."""
+LONGER: Final = ("denormals", "half")
+KINDS: Final = ("sparse", "long_convolutions", *LONGER, "double")
 DOUBLE: Final = frozenset({torch.float64, torch.complex128})
 HALF: Final = 0.5
 """What single precision saves at least: half of the bytes, and of the numbers that are computed at once."""
@@ -60,14 +61,17 @@ class ForLess:
             told = [_long(*call.args)]
         if not draws and self._spare_ns > 0 and call.name.startswith("aten::"):
             begun = time.perf_counter_ns()
-            if (times := slower(call.func, call.args, call.kwargs, given)) > 1:
-                told.append(("denormals", round(times), 1 - 1 / times))
+            of = call.func, call.args, call.kwargs, given
+            multiplies = at is not None or call.name == "aten::convolution"
+            for kind, times in zip(LONGER, (slower(*of), slower_in_half(*of) if multiplies else 1.0), strict=True):
+                if times > 1:
+                    told.append((kind, round(times), 1 - 1 / times))
             self._spare_ns -= time.perf_counter_ns() - begun
         return [one for one in told if one is not None]
 
     def called(self, place: Place, told: Iterable[Told], size: int) -> int:
-        """It computed something. size: what it takes, but for denormal numbers; returns that with them."""
-        work = size * max((times for kind, times, _ in told if kind == "denormals"), default=1)
+        """It computed something. size: what it takes, but for numbers that make it longer; returns that with them."""
+        work = size * max((times for kind, times, _ in told if kind in LONGER), default=1)
         self.work[place] += work
         self._told += [(place, one, work) for one in told if work]
         return work

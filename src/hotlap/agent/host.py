@@ -10,6 +10,7 @@ was probed their difference is not told, and where one held an evaluation only i
 import functools
 import gc
 import itertools
+import mmap
 import operator
 import resource
 import threading
@@ -33,6 +34,8 @@ REMEMBERED = 256
 """Collections, between two readings."""
 MOST_THREADS = 256
 """Threads that are looked at, a few times in a run: one costs about 10 microseconds."""
+FAULTS, TRIES = 64, 3
+"""Page faults that are timed, once, and how often: they take 2 microseconds each."""
 
 
 class Pauses:
@@ -82,7 +85,8 @@ def _collections() -> int:
 class Counts(NamedTuple):
     """Counters of this process, of all its threads: since it began, but for those of `Pauses`. system, user: seconds,
     pauses: ns. waited: seconds that each thread (by the system's number) was ready to run and had no core. stood: ns,
-    of the one that trains, by a clock that goes on when it does not run less its own; clock: that one."""
+    of the one that trains, by a clock that goes on when it does not run less its own; clock: that one. own_faults: of
+    the thread that trains. resident: pages that the process has."""
 
     waited: dict[int, float]
     faults: int = 0
@@ -96,6 +100,8 @@ class Counts(NamedTuple):
     stood: int = 0
     user: float = 0.0
     clock: int = 0
+    own_faults: int = 0
+    resident: int = 0
 
 
 class Cost(NamedTuple):
@@ -129,6 +135,8 @@ class Cost(NamedTuple):
         return {
             "steps": steps,
             "faults": sums.faults / steps,
+            "own_faults": sums.own_faults / steps,
+            "grown": max(0, sums.resident) / steps,
             "major": sums.major / steps,
             "system_ms": 1000 * sums.system / steps,
             "user_ms": 1000 * sums.user / steps,
@@ -164,6 +172,7 @@ class Host:
 
     def begin_anew(self, kind: str = "") -> None:
         """In a child process, which has counters of its own; or where it turns out that the command trains."""
+        self.fault_us: float | None = None
         self.kind = kind
         self.ended = self.looked_at = self.evaluations = 0
         self._costs = [Cost(), Cost()]
@@ -194,6 +203,8 @@ class Host:
             self._look()
 
     def _look(self) -> None:
+        if self._read is None:
+            self.fault_us = fault_us()
         worked_ns, before, now = self.worked(), self._read, self._now()
         unusual = self._evaluated or self._disturbed
         if before is not None and not self._disturbed:
@@ -216,9 +227,15 @@ class Host:
         unsampled steps that is not always known."""
         return self.evaluations > self.looked_at - self.evaluations + 1  # as `records.steady.counted` has it
 
+    def facts(self) -> dict[str, Any] | None:
+        """Of the steps that a diagnosis is about; None of none."""
+        found = self.cost.facts()
+        return found and {**found, "fault_us": self.fault_us}
+
     def _now(self) -> Counts:
         """What is not told by the system is 0."""
         self.pauses.read()
+        pages = read("/proc/self/statm").split()
         used = resource.getrusage(resource.RUSAGE_SELF)
         return Counts(
             waited=waited(),
@@ -232,7 +249,31 @@ class Host:
             stood=self.clock() - self.worked(),
             user=used.ru_utime,
             clock=self.clock(),
+            own_faults=_own_faults(),
+            resident=int(pages[1]) if len(pages) > 1 else 0,
         )
+
+
+def fault_us() -> float | None:
+    """Processor time that a page fault takes here, in the best of TRIES; None where the system does not count them."""
+    took = []
+    for _ in range(TRIES):
+        with mmap.mmap(-1, FAULTS * mmap.PAGESIZE) as pages:
+            seen = [(time.thread_time_ns(), _own_faults())]
+            for _ in range(2):  # the second time they are there
+                for at in range(0, len(pages), mmap.PAGESIZE):
+                    pages[at] = 1
+                seen.append((time.thread_time_ns(), _own_faults()))
+        (begun, before), (faulted, after), (ended, _) = seen
+        if after > before:
+            took.append(max(0, 2 * faulted - begun - ended) / (after - before))
+    return min(took) / 1000 if took else None
+
+
+def _own_faults() -> int:
+    """Of the thread that asks; on Linux."""
+    whose = getattr(resource, "RUSAGE_THREAD", None)
+    return 0 if whose is None else resource.getrusage(whose).ru_minflt
 
 
 def _driver() -> dict[str, int]:

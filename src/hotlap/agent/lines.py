@@ -24,6 +24,7 @@ from .copied_again import CopiedAgain
 from .for_less import PRODUCTS
 from .masks import Masks
 from .op_call import OpCall, Place, recording
+from .recurrent import KINDS, Recurrent
 from .repeats import Op, Repeats
 from .torch_internals import (
     CALL_CODE,
@@ -166,6 +167,7 @@ class Lines:
         self.places = Places()
         self.ops: list[tuple[str, int, int, str]] = []
         self.phases: dict[str, Place] = {}
+        self.begins: list[tuple[str, int]] = []
         self.calls: list[tuple[str, int, int, str]] = []
         self.syncs: list[tuple[str, int, int, str]] = []
         self.left_out = 0
@@ -185,7 +187,7 @@ class Lines:
         self._doing: Op | None = None
         self._again = False
         """The first step is over."""
-        self._masks, self._copied_again = Masks(), CopiedAgain()
+        self._masks, self._copied_again, self._recurrent = Masks(), CopiedAgain(), Recurrent()
         self.autocasts: list[Place] = []
 
     def document(self) -> dict[str, Any]:
@@ -195,6 +197,7 @@ class Lines:
             "ops": self.ops,
             "files": self.places.files,
             "places": self.phases,
+            "begins": self.begins,
             "calls": self.calls,
             "syncs": self.syncs,
             "left_out": self.left_out,
@@ -202,6 +205,7 @@ class Lines:
             **self._repeats.document(),
             "copied": self._copied_again.rows(),
             "masks": self._masks.rows(),
+            "recurrent": self._recurrent.rows(),
             "autocasts": self.autocasts,
             "skipped": self.skipped,
         }
@@ -209,7 +213,9 @@ class Lines:
     # phases
 
     def phase(self, name: str) -> None:
-        """A phase begins: where from, the first time."""
+        """A phase begins: after how many ops, and where from, the first time."""
+        if self.looking and not self._again and len(self.begins) < LONGEST:
+            self.begins.append((name, len(self.ops)))
         if self.looking and name not in self.phases:
             place = self.places.innermost(sys._getframe(1))
             if place is not None:
@@ -223,8 +229,10 @@ class Lines:
         with self._looking(ops), contextlib.ExitStack() as stack:
             if ops:
                 for name, holder, attribute in WAITS:
-                    stack.enter_context(self._told(holder, attribute, self._call, name))
+                    stack.enter_context(self._told(holder, attribute, functools.partial(self._call, name)))
                 stack.enter_context(self._told(torch.autocast, "__enter__", self._autocast))
+                for kind in KINDS:
+                    stack.enter_context(self._told(kind, "forward", self._recurred))
             yield
 
     @contextlib.contextmanager
@@ -246,8 +254,8 @@ class Lines:
             self.forget()
 
     @contextlib.contextmanager
-    def _told(self, holder: Any, attribute: str, act: Callable[..., None], *of: Any) -> Iterator[None]:
-        """Tell `act(*of)` when a function has been called; it is the script's own again afterwards."""
+    def _told(self, holder: Any, attribute: str, act: Callable[..., None]) -> Iterator[None]:
+        """Tell `act(args, kwargs)` when a function has been called; it is the script's own again afterwards."""
         original = getattr(holder, attribute, None)
         if original is None:
             yield
@@ -256,7 +264,7 @@ class Lines:
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
-            self._tell(act, *of)
+            self._tell(act, args, kwargs)
             return made
 
         own = attribute in vars(holder)
@@ -267,12 +275,19 @@ class Lines:
             if vars(holder).get(attribute) is told:
                 setattr(holder, attribute, original) if own else delattr(holder, attribute)
 
-    def _call(self, name: str) -> None:
+    def _call(self, name: str, _args: Any, _kwargs: Any) -> None:
         place = self.places.innermost(sys._getframe(1))
         if self.looking and place is not None and len(self.calls) < LONGEST and threading.get_ident() == self._thread:
             self.calls.append((name, *place))
 
-    def _autocast(self) -> None:
+    def _recurred(self, args: Any, kwargs: Any) -> None:
+        """A recurrent net was called: which, and with which input and state."""
+        place = self.places.innermost(sys._getframe(1))
+        if self.looking and place is not None and threading.get_ident() == self._thread:
+            given = dict(zip(("module", "x", "state"), args, strict=False))
+            self._recurrent.called(place, **{"x": kwargs.get("input"), "state": kwargs.get("hx"), **given})
+
+    def _autocast(self, _args: Any, _kwargs: Any) -> None:
         """The script entered one: where, if that changes anything, and no module does it."""
         frame = sys._getframe(1)
         on = torch.is_autocast_enabled("cuda" if torch.cuda.is_initialized() else "cpu")

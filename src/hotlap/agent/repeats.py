@@ -18,6 +18,7 @@ from .for_less import PRODUCTS, ForLess, Told, double
 from .gated import MOST_ROWS, Chain, Gated, zeros
 from .op_call import OpCall, Place, tensors, version
 from .orders import Orders, Seen
+from .same_rows import SameRows, hashes
 from .torch_internals import graph_task, is_plain, storage, storage_reference
 
 FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
@@ -48,14 +49,15 @@ class Op:
     """An op that is called.
 
     number: of what it makes. given: storages that it gets; written: tensors that it writes to. rows: those that a
-    product multiplies; zeros: see `gated.zeros`. inner: multiplications for each number of its result. told: what does
-    it for less; seen: products that it is given.
+    product multiplies, hashes: of these; zeros: see `gated.zeros`. inner: multiplications for each number of its
+    result. told: what does it for less; seen: products that it is given.
     """
 
     number: int
     given: set[int]
     written: list[Any]
     rows: Any
+    hashes: Any
     zeros: Any
     inner: int
     told: list[Told]
@@ -77,7 +79,7 @@ class Repeats:
         some have counters of their own; and what is in it."""
         self._fresh: set[int] = set()
         """Storages that were made or written to."""
-        self._for_less, self._gated = ForLess(), Gated()
+        self._for_less, self._gated, self._same_rows = ForLess(), Gated(), SameRows()
         self._orders = Orders(lambda one: int(self._of(one)[0]))
 
     def begin(self, call: OpCall, own: bool) -> Op:
@@ -98,11 +100,13 @@ class Repeats:
             number = self._made.setdefault(key, number)
         at = PRODUCTS.get(call.name)
         at = at if at is not None and all(map(is_plain, args[at : at + 2])) else None
+        multiplies = at is not None or call.name == "aten::convolution"
         return Op(
             number=number,
             given={storage(one) for one in filter(is_plain, those)},
             written=list(filter(is_plain, tensors(*written))),
             rows=self._of(args[at]) if known and at is not None else None,
+            hashes=hashes(call, at) if known and multiplies and self._same_rows.looking else None,
             zeros=zeros(call, *those) if known else None,
             inner=_inner(call, at),
             told=self._for_less.begin(call, those, known, draws, self._fresh),
@@ -126,6 +130,7 @@ class Repeats:
         work = self._for_less.called(chain[-1], op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
         self._gated.called(chain, op.number, op.rows, op.zeros)
+        self._same_rows.called(chain, op.hashes, work)
 
     def document(self) -> dict[str, list[tuple[Any, ...]]]:
         """Rows by their name in lines.json."""
@@ -136,6 +141,7 @@ class Repeats:
         return {
             "repeats": self._rows(made, at_line),
             "gated": self._gated.rows(made, at_line),
+            "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
             **self._for_less.rows(),
         }

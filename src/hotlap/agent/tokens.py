@@ -1,9 +1,10 @@
 """Tokens of a step: those that the outermost forward is handed, where it is certain that they are tokens.
 
-They are where the module holds an `nn.Embedding`, is handed integers as (batch, length) with a length above 1, all such
-matrices of one size, and returns real numbers for each of them: (batch, length, channels), or these in one row after
-another. Most recommenders have no such result of their category ids, nor has what classifies a text: its rate is then
-not known, nor is that of loops that infer, which may hand over a text whole for each new token.
+They are where the module holds an `nn.Embedding` and other layers, is handed integers as (batch, length) with a length
+above 1, all such matrices of one size, and returns real numbers for each of them: (batch, length, channels), or these
+in one row after another. Most recommenders have no such result of their category ids, a lookup alone says nothing of
+what it is of, nor has what classifies a text: its rate is then not known, nor is that of loops that infer, which may
+hand over a text whole for each new token.
 Padding counts. Only sizes are read.
 """
 
@@ -63,4 +64,7 @@ def _has_size(leaf: Any) -> bool:
 
 
 def _embeds(module: Any) -> bool:
-    return any(isinstance(one, torch.nn.Embedding) for one in module.modules())
+    """Whether something is computed of what is looked up. Where a script calls `model.forward`, the outermost module is
+    the embedding."""
+    looks_up = {isinstance(one, torch.nn.Embedding) for one in module.modules() if next(one.children(), None) is None}
+    return len(looks_up) == 2

@@ -99,6 +99,11 @@ def run(
     folder = new_folder(out or free_name(words, "run"))
     for line in passed:
         stderr_console().print(plain(f"hotlap: {line}", "yellow"), soft_wrap=True)
+    given = {
+        "--steps": steps, "--recipe": recipe, "--lenient": lenient, "--with": beside, "--profile": profile,
+        "--profile-steps": profile_steps, "--profile-memory": profile_memory, "--profile-stacks": profile_stacks,
+        "--every-step": every_step,
+    }  # fmt: skip
     plan = RunPlan(
         command=tuple(words),
         folder=folder,
@@ -115,9 +120,14 @@ def run(
         grace_s=GRACE_S,
         hard_code=ENDED_HARD,
         recipe=str(recipe) if recipe else None,
+        options=tuple(word for name, value in given.items() if value for word in _words(name, value)),
         cwd=here,
     )
     return _run(plan, profiler, json, priced)
+
+
+def _words(name: str, value: object) -> tuple[str, ...]:
+    return (name,) if value is True else (name, str(value))
 
 
 def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> int:

@@ -1,16 +1,18 @@
-"""Time of the loop's own code in which it asks for its next batch: the iterator that it goes through, or what another
-thread or process hands over."""
+"""Time of the loop's own code in which it asks for its next batch, or makes it: the iterator that it goes through, what
+another thread or process hands over, what is handed to the model."""
 
 import ast
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from itertools import pairwise, takewhile
+from typing import Final, NamedTuple
 
 import msgspec
 
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.profile import SampledPath, Samples, UserFrame, place_in
 
+from .handed import is_argument, is_handed
 from .samples import known_paths, under
 from .source import (
     called_in,
@@ -42,25 +44,48 @@ GETS: Final = frozenset({"get", "get_nowait", "recv", "recv_bytes"})
 ENVIRONMENT: Final = frozenset({"step", "reset"})
 
 
-def trained_at(samples: Samples) -> frozenset[Place]:
-    """Lines from which the model is trained, or, where that does not happen, run."""
-    rows = [row for row in known_paths(samples.paths, samples.files) if row[0] in MODEL]
+RUNS: Final = re.compile(r"torch\..*\.forward")
+"""Where a module of torch's runs, and so a model."""
+
+
+class Trained(NamedTuple):
+    """at: lines from which the model is trained, or, where that does not happen, run. models: those that call it, or a
+    function that does and trains it. runs: functions in which it or another one runs."""
+
+    at: frozenset[Place] = frozenset()
+    models: frozenset[Place] = frozenset()
+    runs: frozenset[str] = frozenset()
+
+
+def trained(samples: Samples, called: Collection[Place] = ()) -> Trained:
+    """called: lines that call the model, known by other means."""
+    known = known_paths(samples.paths, samples.files)
+    rows = [row for row in known if row[0] in MODEL]
     updates = [row for row in rows if row[0] in TRAINS]
-    return frozenset(place_in(samples.files, one) for row in updates or rows for one in row[1])
+    at = frozenset(place_in(samples.files, one) for row in updates or rows for one in row[1])
+    functions = {_function(one) for one in at}
+    outside = [row[1][: None if row[0] == "forward" else -1] for row in rows]
+    calls = {place_in(samples.files, one) for path in outside for one in takewhile(_is_outside, path)}
+    runs = {_name(one) for row in known if _runs(row) for one in takewhile(_is_outside, row[1])}
+    return Trained(at, frozenset(calls | {one for one in called if _function(one) in functions}), frozenset(runs))
 
 
-def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Collection[Place]) -> list[SampledPath]:
-    """What is sampled of the loop's own code while it asks for its next batch. trained: as `trained_at`."""
-    rows = known_paths(paths, files) if trained else []
+def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Trained) -> list[SampledPath]:
+    """What is sampled of the loop's own code while it asks for its next batch, or makes it."""
+    rows = known_paths(paths, files) if trained.at else []
     own = [row for row in rows if row[0] == "other" and row[1]]
-    took, ran = under(own), under([row for row in rows if row[0] in MODEL])
-    asks = {one for one in took if ran[one] < NEXT_TO_NONE * took[one] and _asks(place_in(files, one), trained)}
+    took, ran = under(own), under([row for row in rows if _runs(row)])
+    frames = {one for one in took if ran[one] < NEXT_TO_NONE * took[one]}
+    asks = {one for one in frames if _asks(place_in(files, one), trained.at) or _makes(one, files, trained)}
+    given = {pair for row in own for pair in pairwise(row[1]) if pair[1] in frames - asks}
+    asks |= {inner for outer, inner in given if _is_given(inner, place_in(files, outer), trained)}
     return [row for row in own if _is_asking(row, files, asks)]
 
 
-def bound_of_batches(samples: Samples) -> Callable[[Finding], Finding]:
-    """Puts code of the loop under the bound input, where that and most of all such code asks for the next batch."""
-    asks = asking(samples.paths, samples.files, trained_at(samples))
+def bound_of_batches(samples: Samples, called: Collection[Place] = ()) -> Callable[[Finding], Finding]:
+    """Puts code of the loop under the bound input, where that and most of all such code asks for the next batch, or
+    makes it. called: as `trained` has it."""
+    asks = asking(samples.paths, samples.files, trained(samples, called))
     own = [row for row in known_paths(samples.paths, samples.files) if row[0] == "other"]
 
     def is_at(where: Place, path: Sequence[UserFrame]) -> bool:
@@ -73,11 +98,40 @@ def bound_of_batches(samples: Samples) -> Callable[[Finding], Finding]:
     def told(finding: Finding) -> Finding:
         if finding.id != "host-code" or min(of_all, share(finding.where)) < MOSTLY:
             return finding
-        said = f"{finding.evidence}; for {of_all:.0%} of the loop's own time it waits for its next batch"
+        said = f"{finding.evidence}; for {of_all:.0%} of the loop's own time it makes its next batch or waits for it"
         return msgspec.structs.replace(finding, bound="input", evidence=said)
 
     of_all = share(None)
     return told
+
+
+def _function(place: Place) -> tuple[str, object]:
+    return place.file, function_at(place)
+
+
+def _name(frame: UserFrame) -> str:
+    return frame[2].split(".")[-1]
+
+
+def _runs(row: SampledPath) -> bool:
+    """Whether a model runs there."""
+    return row[0] in MODEL or RUNS.match(row[2]) is not None
+
+
+def _is_outside(frame: UserFrame) -> bool:
+    """Whether a frame, as those around it, is not in a module's forward."""
+    return _name(frame) != "forward"
+
+
+def _makes(frame: UserFrame, files: Sequence[str], trained: Trained) -> bool:
+    """Whether the statement at a frame makes what is handed to the model."""
+    place = place_in(files, frame)
+    return is_handed(place, [one for one in trained.models if _function(one) == _function(place)], trained.runs)
+
+
+def _is_given(inner: UserFrame, outer: Place, trained: Trained) -> bool:
+    """Whether a function is called for what the call of the model at a line is given."""
+    return outer in trained.models and is_argument(_name(inner), outer)
 
 
 def _is_asking(row: SampledPath, files: Sequence[str], asks: Collection[UserFrame]) -> bool:

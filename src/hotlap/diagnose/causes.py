@@ -14,7 +14,13 @@ import msgspec
 
 from hotlap.records.diagnosis import Bound, Finding, Place
 
-from .source import name_of
+from .source import COMPREHENSIONS, called_in, name_of
+
+FEW: Final = 32
+"""Of a list that is written out, or turns of a loop, at most."""
+NUMBERS: Final = frozenset({"bool", "float", "int", "len", "round"})
+LONG: Final = (*COMPREHENSIONS, ast.Starred)
+ARRAYS_OF: Final = frozenset({"array", "asarray", "list", "numpy", "tolist"})
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,18 @@ def _without_repetition(call: ast.Call) -> bool:
 def of_many(call: ast.Call) -> bool:
     """Whether something is made a tensor that is no number: a name, a list."""
     return bool(call.args) and not isinstance(call.args[0], (ast.Constant, ast.UnaryOp, ast.BinOp))
+
+
+def of_list(call: ast.Call) -> bool:
+    """Whether a tensor may be made of a long list: not of a number, nor of one or a few that are written there."""
+    if not of_many(call):
+        return False
+    given = call.args[0]
+    if isinstance(given, ast.Call):
+        return name_of(given) not in NUMBERS and not name_of(given).endswith(".item")
+    if not isinstance(given, (ast.List, ast.Tuple)) or len(given.elts) > FEW:
+        return True
+    return bool(called_in(given) & ARRAYS_OF) or any(isinstance(one, LONG) for one in ast.walk(given))
 
 
 VALIDATES: Final = Known(
@@ -177,7 +195,7 @@ KNOWN: Final = (
             "`torch.from_numpy(numpy.stack({it}))`, or `torch.stack` where they are tensors; best, hold one array",
         ),
         whole=("torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor"),
-        tells=of_many,
+        tells=of_list,
     ),
     Known(
         Cause(
@@ -253,8 +271,9 @@ KNOWN: Final = (
             "weighted-draw",
             "rows are drawn by weights, one draw at a time",
             "each draw goes through the whole table of weights again",
-            "draw for many batches in one call (`size=`, `torch.multinomial`), or keep the sums: "
-            "`np.searchsorted(cumulative, rng.random(n))`",
+            "weights that stay: their sums once, and `np.searchsorted(cumulative, rng.random(n))` or "
+            "`random.choices(..., cum_weights=cumulative)`, or many batches in one call; weights that change: "
+            "`torch.multinomial` of one tensor that is written into in place, or a sum tree",
         ),
         ends=("choice", "multinomial", "choices"),
         tells=_weighted,

@@ -261,15 +261,21 @@ def _advice_of() -> dict[str, tuple[str, ...]]:
 
 def next_of(findings: Sequence[Finding]) -> str:
     """What to do next: the first finding's change, where no lever answers it; else a tune with the levers of the
-    dearest finding that has some."""
+    dearest finding that has some, and the best one of each other that takes a notable share."""
     if findings and not findings[0].levers and (findings[0].named or findings[0].instead):
         where = findings[0].where
-        at = f"make the change at line {where.line}" if where and where.line else "do what the first finding says"
+        at = (
+            f"make the change at {Path(where.file).name}:{where.line}"
+            if where and where.line
+            else "do what the first finding says"
+        )
         return f"{at}, {COMPARE}"
     helped = [finding for finding in findings if finding.levers]
     if not helped:
         return "nothing that hotlap can change was found; see the findings"
-    return f"hotlap tune COMMAND...   (tries {', '.join(helped[0].levers[:4])} and what else applies, with proof)"
+    others = [one.levers[0] for one in helped[1:] if one.share >= LEAST_NAMED]
+    tried = dict.fromkeys([*helped[0].levers[:4], *others])
+    return f"hotlap tune COMMAND...   (tries {', '.join(tried)} and what else applies, with proof)"
 
 
 def _pace(steady: SteadySteps) -> float:

@@ -1,9 +1,12 @@
 """Causes at lines of the forward, the update and what lies between, from samples."""
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from hotlap.records.diagnosis import Finding, Place, left_beside
 from hotlap.records.profile import SampledLine, Samples
@@ -23,7 +26,9 @@ from .causes import (
     Cause,
     Known,
 )
-from .samples import LEAST_LOOKS, LEAST_SHARE, place_of, without_comprehension
+from .repeated import AGAIN
+from .samples import LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, place_of, without_comprehension
+from .source import calls_in, name_at, parsed
 from .statements import cause_at, cross_entropy_at, elements, over_parameters, pairs_at, through_numpy, trains
 
 WITH_ITS_BACKWARD: Final = frozenset(
@@ -102,3 +107,35 @@ def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) 
     for row in rows:
         held.setdefault(key(row), []).append(row)
     return list(held.values())
+
+
+def with_parametrizations(findings: Sequence[Finding], samples: Samples) -> Iterator[Finding]:
+    """What is computed again as what it is, where that is a parametrization: most of the looks at its line, outside of
+    the backward, were in one of torch's, or it is the forward of one of the user's. What else is told of it is left
+    out."""
+    cause = PARAMETRIZED.cause
+    again = [one.where for one in findings if one.id == AGAIN.id and _is_parametrization(one.where, samples)]
+    for one in findings:
+        if one.where in again and one.id == AGAIN.id:
+            yield msgspec.structs.replace(cause.named(one), id=cause.id)
+        elif one.where not in again or one.id != cause.id:
+            yield one
+
+
+def _is_parametrization(where: Place | None, samples: Samples) -> bool:
+    if where is None:
+        return False
+    kind, _, method = (where.function or "").rpartition(".")
+    if method == "forward" and kind.split(".")[-1] in _registered(where.file):
+        return True
+    at = where.file, where.line
+    lines = [row for row in samples.lines if row[0] != "backward" and 0 <= row[1] < len(samples.files)]
+    there = [row for row in lines if (samples.files[row[1]], row[2]) == at]
+    took = sum(row[5] for row in there if PARAMETRIZED.is_inside(row[4]))
+    return took > 0 and took >= MOSTLY_THERE * sum(row[5] for row in there)
+
+
+def _registered(file: str) -> set[str]:
+    """Classes of which a file registers a parametrization."""
+    calls = [call for call in calls_in(parsed(file) or ast.Pass()) if name_at(call.func) == "register_parametrization"]
+    return {name_at(made.func) for call in calls for given in call.args for made in calls_in(given)}

@@ -2,13 +2,14 @@
 
 import ast
 from collections import defaultdict
+from collections.abc import Collection
 
 import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of
 from hotlap.records.profile import LongSamples, Samples, UserFrame, place_in
 
-from .batches import asking, trained_at
+from .batches import asking, trained
 from .causes import ALL_ITEMS
 from .findings.host_code import WITHOUT_A_PROFILE
 from .samples import LEAST_LOOKS, MOSTLY_THERE, known_paths
@@ -16,10 +17,12 @@ from .source import COMPREHENSIONS, loops_at, statement_at
 from .statements import cause_at
 
 
-def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples | None = None) -> Diagnosis:
+def with_long_steps(
+    diagnosis: Diagnosis, samples: LongSamples, others: Samples | None = None, called: Collection[Place] = ()
+) -> Diagnosis:
     """The verdict with the line and the cause of steps that take much longer than the others: from the loop on, the
     innermost line that most of their time is under and that other steps do not come to; where they come to all of
-    these, the innermost. others: of steps that are not long."""
+    these, the innermost. others: of steps that are not long; called: lines that call the model."""
     own = [row for row in known_paths(samples.lines, samples.files) if row[0] == "other"]
     own = [row for row in own if row[1]]  # else the loop is over, and Python ends
     total = sum(row[3] for row in own)
@@ -49,7 +52,7 @@ def with_long_steps(diagnosis: Diagnosis, samples: LongSamples, others: Samples 
     for place, took_ms in _makes_all_items(samples).items():
         if took_ms >= MOSTLY_THERE * total:
             where, cause, share = place, ALL_ITEMS, took_ms / total
-    asked = asking(samples.lines, samples.files, trained_at(others)) if others is not None else ()
+    asked = asking(samples.lines, samples.files, trained(others, called)) if others is not None else ()
     asks = sum(row[3] for row in asked) >= MOSTLY_THERE * total
 
     def told(one: Finding) -> Finding:

@@ -25,8 +25,8 @@ from hotlap.records.diagnosis import (
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
-from hotlap.records.run import Facts
-from hotlap.records.trace import RankTrace, TraceReport
+from hotlap.records.run import Facts, Phases
+from hotlap.records.trace import HostTime, RankTrace, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
@@ -40,8 +40,8 @@ from .autocast import outside_of_forward
 from .causes import ELEMENTS
 from .copied_again import with_kept
 from .diagnose import diagnose
-from .findings import debug_switches, h2d, python_modes, replaced
-from .findings._base import MODEL
+from .findings import compute, debug_switches, h2d, python_modes, replaced
+from .findings._base import MODEL, counted
 from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
 from .offloads import room, with_memory
@@ -49,6 +49,8 @@ from .repeated import DOUBLE, of_lines
 from .small_ops import small_ops
 
 TOP_OPS: Final = 3
+UNLIKE: Final = 1.5
+"""A phase in the trace over what it is without the profiler, from which its ops contradict the phases."""
 MULTIPLY: Final = re.compile(r"^aten::\w*(mm|bmm|mv|conv\w*|linear\w*|attention\w*|rnn\w*)$")
 """Ops that arithmetic limits, as far as a name tells."""
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
@@ -129,7 +131,7 @@ def with_traces(
     rank, step_ms = traces.ranks[0], diagnosis.step_ms
     if not any(one.breakdown for one in traces.ranks):  # a CPU: its ops are what the phases were timed around
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
-        told = [_beside_ops(_with_ops(one, traces), traces, phases, step_ms) for one in findings]
+        told = [_beside_ops(_with_ops(one, rank, diagnosis.phases), traces, phases, step_ms) for one in findings]
         told = [_with_search(one, rank, step_ms) for one in told]
         known = known_ops(rank, told, step_ms, spare, masked)
         return with_findings(diagnosis, (*known, *small_ops(rank, told)))
@@ -259,27 +261,48 @@ def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrac
     return msgspec.structs.replace(finding, share=max(finding.share, model * took / whole))
 
 
-def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
-    """The computing of a run on the CPU with the ops that most of it is in, how much of it is arithmetic, and the line
-    of the largest."""
-    rank = traces.ranks[0]
+def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
+    """The computing of a run on the CPU with the ops that most of it is in, how much of it is arithmetic, and the
+    dearest line; without, where the profiler's steps are not like the others."""
     ops = [row for row in rank.model if "::" in row.name]
     if finding.id != "compute" or not ops:
         return finding
+    traced = {name: sum(row.total_ns for row in rank.model if row.name == f"hotlap:{name}") for name in MODEL}
+    plain = {name: getattr(phases, name) or 0.0 for name in MODEL}
+    in_trace = {name: host_ms(rank, ns) for name, ns in traced.items()}
+    longest = max(MODEL, key=lambda name: in_trace[name] - plain[name])
+    if in_trace[longest] > UNLIKE * plain[longest] + (UNLIKE - 1) * sum(plain.values()):
+        unlike = f"in the profiler's steps the {longest} takes {ms(in_trace[longest])}, so their operations say little"
+        return msgspec.structs.replace(finding, why=finding.why or unlike)
+    part = min(1.0, sum(plain.values()) / sum(in_trace.values())) if sum(traced.values()) else 1.0
     by_name: Counter[str] = Counter()  # the rows are of places
     for row in ops:
         by_name[row.name] += row.ns
     most = by_name.most_common(TOP_OPS)
-    said = ", ".join(f"{name} {ms(host_ms(rank, ns))}" for name, ns in most)
+    of = f"by the trace of {counted(rank.window.count, 'step')}, all of these together"
+    said = ", ".join(f"{name} {ms(part * host_ms(rank, ns))}" for name, ns in most)
     multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
+    where = _dearest(rank, ops)
+    evidence = re.sub(compute.LINE_OF.format(".*?"), "", finding.evidence) if where else finding.evidence
     return msgspec.structs.replace(
         finding,
-        evidence=f"{finding.evidence}; by the trace {said}",
-        where=ops[0].where or finding.where,
+        evidence=f"{evidence}; {of}: {said}",
+        where=where or finding.where,
         why=finding.why
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "
         "moving data and issuing small operations the rest",
     )
+
+
+def _dearest(rank: RankTrace, ops: Sequence[HostTime]) -> Place | None:
+    """The line whose operations take most, their backward's among them; not that which begins a backward or an update,
+    where those are that no line is known of."""
+    begun = [row.where for row in rank.model if row.name in {"hotlap:backward", "hotlap:optimizer"}]
+    took: Counter[Place] = Counter()
+    for row in ops:
+        if row.where is not None and row.where not in begun:
+            took[row.where] += row.ns
+    return took.most_common(1)[0][0] if took else None
 
 
 def _beside_ops(finding: Finding, traces: TraceReport, model_ms: float, step_ms: float) -> Finding:

@@ -10,7 +10,7 @@ from hotlap.records.durations import ms
 from hotlap.records.profile import Lines, place_in
 
 from .causes import Cause
-from .statements import product_at
+from .statements import product_at, repeating
 
 REPLAY: Final = "torch.cuda.CUDAGraph.replay"
 LEAST: Final = 0.2
@@ -59,6 +59,29 @@ DENORMALS: Final = Cause(
     "`torch.set_flush_denormal(True)` at the start of the script, which has zeros made in their place",
     "compute",
 )
+HALF: Final = Cause(
+    "slow-half",
+    "half precision takes longer than float32 on this CPU",
+    "a processor that does not multiply such numbers converts each to float32 and back, in the backward too",
+    "float32 on the CPU: autocast with `enabled=device == 'cuda'`, and no `.half()`; or bfloat16 in place of float16, "
+    "without a GradScaler, where the processor multiplies it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
+    "compute",
+)
+SAME_ROWS: Final = Cause(
+    "same-rows",
+    "each row of a batch is computed several times",
+    "the rows were repeated before a part of the model that makes the same of the same rows, forward and backward",
+    "repeat what comes out in place of what goes in, `encoder(x).repeat(k, 1)` or `.repeat_interleave(k, 0)`, and draw "
+    "random numbers, as of a posterior or a dropout, after that",
+    "compute",
+)
+NOT_CARRIED: Final = Cause(
+    "state-not-carried",
+    "a recurrent net begins anew at each new step of its sequence",
+    "its state after the steps that were there before is known, and is computed again, forward and backward",
+    "carry its state: once `out, state = self.rnn(x)`, then only the new step, `out, state = self.rnn(x_new, state)`",
+    "compute",
+)
 ORDER: Final = Cause(
     "product-order",
     "three matrices are multiplied in the dear order",
@@ -79,6 +102,9 @@ SAID: Final = {
     DOUBLE: "results of {} bits a number; what single precision saves of them at least takes {} a step",
     ORDER: "{} million; what that saves is {} a step",
     DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
+    HALF: "a product takes {} times as long as in float32; what that saves is {} a step",
+    SAME_ROWS: "each row of a product is there {} times; all but the first take {} a step",
+    NOT_CARRIED: "{} calls a step, each with the sequence of the last and more; to go over it again takes {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
@@ -108,15 +134,23 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
         SPARSE: lines.sparse,
         TAP_BY_TAP: lines.long_convolutions,
         DENORMALS: lines.denormals,
+        HALF: lines.half,
         DOUBLE: lines.double,
+        NOT_CARRIED: lines.recurrent,
     }
     for cause, rows in kinds.items():
         for file, line, _, times, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
                 place = place_in(lines.files, (call, at, function))
+                if cause is HALF and lines.autocasts and lines.autocasts[0][0] < len(lines.files):
+                    place = place_in(lines.files, lines.autocasts[0])
                 if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
                 yield Repeated((lines.files[file], line), times, part, place, cause)
+    for file, line, _, times, part, frames in lines.same_rows:
+        if frames and max(file, *(frame[0] for frame in frames)) < len(lines.files):
+            where = repeating([place_in(lines.files, frame) for frame in frames])
+            yield Repeated((lines.files[file], line), times, part, where, SAME_ROWS)
     for file, line, function, now, other, part in lines.orders:
         if file < len(lines.files):
             millions = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"

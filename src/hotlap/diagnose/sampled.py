@@ -2,9 +2,10 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,12 +17,20 @@ from hotlap.records.run import HostFacts, LoaderFacts
 
 from . import small_ops
 from .asleep import CauseOf, with_sleeps
-from .batches import bound_of_batches
+from .batches import MODEL, bound_of_batches
 from .causes import CUT, SLEEPS, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
-from .in_the_model import in_the_model
-from .samples import COLLECTIVES, LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, place_of, without_comprehension
+from .in_the_model import in_the_model, with_parametrizations
+from .samples import (
+    COLLECTIVES,
+    LEAST_LOOKS,
+    LEAST_SHARE,
+    MOSTLY_THERE,
+    known_paths,
+    place_of,
+    without_comprehension,
+)
 from .seldom_used import SeldomUsed, seldom_used
 from .source import function_at
 from .statements import cut_at, own_cause_at, trains
@@ -63,15 +72,16 @@ def with_samples(
     kept_ms: float = 0.0,
     worker: WorkerSamples | None = None,
     loader: LoaderFacts | None = None,
+    called: Collection[Place] = (),
     host: HostFacts | None = None,
 ) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
-    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. host: what the loop
-    cost it. loader: that feeds the loop; worker: of it, which knows more of what batches take than the thread that
-    waits for them.
+    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. loader: that feeds
+    the loop; worker: of it, which knows more of what batches take than the thread that waits for them. called: lines
+    that call the model. host: what the loop cost it.
     """
     whose, main = "of it", samples
     by_itself = worker is not None and _by_the_loop(samples, loop)
@@ -91,10 +101,11 @@ def with_samples(
         )
     )
     if diagnosis.ranks == 1:  # else it may be gradients that another rank sends
-        findings = tuple(map(bound_of_batches(main), findings))
+        findings = tuple(map(bound_of_batches(main, called), findings))
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         causes = tuple(in_the_model(findings, samples, device, diagnosis.ranks))
         findings = (*causes, *(_without(one, causes) for one in findings))
+    findings = tuple(with_parametrizations(findings, samples))
     if not device:  # else the host waits for the device, too
         slept = sum(row[5] for row in samples.stood) / max(1, samples.steps) if _sleeps(findings) else 0.0
         findings = (*findings, *_beside(samples, kept_ms - slept, diagnosis.step_ms))
@@ -300,7 +311,10 @@ def _explained(
         cause, part, said = VALIDATES.cause, checked, f"{finding.evidence}; {checked:.0%} of it in such checks"
         where, finding = place_of(samples, max(checks, key=lambda row: row[5])), found
         found = msgspec.structs.replace(finding, where=where, evidence=said)
-    found = found if cause is None else cause.named(found)
+    if cause is not None:
+        others = list(_others(_same_call(samples, own, line.where), own, cause, cause_of, samples))
+        found = _with_others(cause.named(found), others)
+        part = min(1.0, part + sum(one.part for one in others))
     waits = _part([row for row in own if COLLECTIVES.search(row[4])], own)
     if finding.id == "host-code" and waits > 0.5:
         return (_communication(found, line.inside, waits, cause is not None),)
@@ -363,6 +377,66 @@ def _caused(
         said = f"{part:.0%} {whose} from there to the next call, at line {line.where.line}"
         line = line._replace(where=cut[0], said=said)
     return line, cause, part
+
+
+class Other(NamedTuple):
+    """Another cause in what the same call makes, at its dearest line. part: of the time, what it takes."""
+
+    where: Place
+    cause: Cause
+    part: float
+
+
+def _same_call(samples: Samples, own: Sequence[SampledLine], where: Place) -> list[SampledLine]:
+    """Rows of the outermost function on the way to a line in which no model runs; where the way is not known, of the
+    line's own."""
+    paths = known_paths(samples.paths, samples.files)
+    trains_in = {one[::2] for row in paths if row[0] in MODEL for one in row[1]}
+    ways = [row for row in paths if own and row[0] == own[0][0]]
+    to_it = (path for _, path, *_ in ways if any(place_in(samples.files, one) == where for one in path))
+    outer = {next((one[::2] for one in path if one[::2] not in trains_in), None) for path in to_it} - {None}
+    if not outer:
+        function = without_comprehension(where.function or "")
+        return [row for row in own if _function_of(samples, row) == (where.file, function)]
+    under_it = {(*path[-1], inside) for _, path, inside, _ in ways if outer & {one[::2] for one in path}}
+    return [row for row in own if row[1:5] in under_it]
+
+
+def _function_of(samples: Samples, row: SampledLine) -> tuple[str, str]:
+    file = samples.files[row[1]] if 0 <= row[1] < len(samples.files) else ""
+    return file, without_comprehension(row[3])
+
+
+def _others(
+    rows: Iterable[SampledLine],
+    own: Sequence[SampledLine],
+    cause: Cause,
+    cause_of: CauseOf,
+    samples: Samples,
+) -> Iterator[Other]:
+    """Causes beside one that have a notable part of the time, dearest first."""
+    known: defaultdict[str, list[tuple[SampledLine, Cause]]] = defaultdict(list)
+    for row in rows:
+        if (one := cause_of(place_of(samples, row), inside=row[4])) is not None and one.id != cause.id:
+            known[one.id].append((row, one))
+    for of_it in sorted(known.values(), key=lambda of_it: -sum(row[5] for row, _ in of_it)):
+        row, one = max(of_it, key=lambda each: each[0][5])
+        if (part := _part([row for row, _ in of_it], own)) >= LEAST_SHARE:
+            yield Other(place_of(samples, row), one, part)
+
+
+def _with_others(found: Finding, others: Iterable[Other]) -> Finding:
+    """A finding with the lines and changes of other causes in what the same call makes."""
+    for one in others:
+        here = found.where is not None and one.where.file == found.where.file
+        at = f"line {one.where.line}" + ("" if here else f" of {Path(one.where.file).name}")
+        found = msgspec.structs.replace(
+            found,
+            title=f"{found.title}; {one.cause.title}",
+            evidence=f"{found.evidence}; {one.part:.0%} at {at}",
+            instead=f"{found.instead}; at {at}: {one.cause.instead}",
+        )
+    return found
 
 
 def _part(rows: Iterable[SampledLine], own: Iterable[SampledLine]) -> float:

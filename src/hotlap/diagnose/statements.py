@@ -18,6 +18,7 @@ from .causes import (
     DEQUE,
     DIAGONAL,
     ELEMENTS,
+    FEW,
     JOINED,
     KNOWN,
     LAST,
@@ -58,8 +59,7 @@ OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"
 OF_FEW: Final = frozenset({"items", "keys", "values", "modules", "named_modules", "children", "named_children"})
 PASSES_ON: Final = frozenset({"enumerate", "zip", "list", "tuple", "sorted", "reversed"})
 """Functions that go through as many as they are given: of several, as many as the shortest has."""
-FEW: Final = 32
-"""Turns of a loop, at most."""
+REPEATS: Final = frozenset({"repeat", "repeat_interleave", "tile", "expand", "expand_as", "broadcast_to"})
 DRAWS: Final = frozenset({"sample", "choice", "choices", "randint", "randrange", "integers", "permutation", "randperm"})
 SHORT_DEQUE: Final = 1024
 """Entries, from which on an access by index is a walk."""
@@ -94,6 +94,29 @@ def calls(place: Place, known: Known) -> bool:
     """Whether the statement at a line calls one of these."""
     own = simple_at(place)
     return own is not None and any(map(known.matches, calls_in(own)))
+
+
+def repeating(frames: Sequence[Place]) -> Place:
+    """Where rows are repeated that come to a line: in the innermost frame in whose function a statement says so, and
+    the call leads to the line through names; else the line itself. frames: the outermost first."""
+    for place in reversed(frames):
+        own, scope = statement_at(place), function_at(place) or parsed(place.file)
+        if own is None or scope is None:
+            continue
+        names = _read_in(own)
+        given = [one for one in ast.walk(scope) if isinstance(one, ast.Assign) and one.lineno < own.lineno]
+        for one in (own, *sorted(given, key=lambda one: -one.lineno)):
+            made = {name_at(node) for target in getattr(one, "targets", ()) for node in ast.walk(target)}
+            if one is not own and not made & names:
+                continue
+            if found := next((call for call in calls_in(one) if name_at(call.func) in REPEATS), None):
+                return place_at(place.file, found.lineno)
+            names |= _read_in(one)
+    return frames[-1]
+
+
+def _read_in(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)} - {"self"}
 
 
 def own_cause_at(place: Place, device: bool, ranks: int, inside: str) -> Cause | None:

@@ -149,7 +149,7 @@ def growth(steps: Sequence[tuple[int, float]], known: bool = False) -> tuple[flo
     first; of the pairs of sixths two at most are in the other order, as chance has them once in fifty times; and no
     single jump is larger by JUMP of the growth than the steps that lie between, of which a profile may hold many,
     account for, as where layers are unfrozen. known: something is seen to grow; then the last sixth may not be the
-    longest, and a jump may be larger, as on a machine whose pace varies."""
+    longest, one more pair in the other order, and a jump larger, as on a machine whose pace varies."""
     size = len(steps) // SIXTHS
     if size < LEAST_OF_A_SIXTH:
         return None
@@ -158,7 +158,7 @@ def growth(steps: Sequence[tuple[int, float]], known: bool = False) -> tuple[flo
     numbers = [median(number for number, _ in sixth) for sixth in sixths]
     against = sum(two <= one for one, two in itertools.combinations(middles, 2))
     grown, passed = middles[-1] - middles[0], numbers[-1] - numbers[0]
-    if middles[-1] < GROWN * middles[0] or against > AGAINST or (middles[-1] < max(middles) and not known):
+    if middles[-1] < GROWN * middles[0] or against > AGAINST + known or (middles[-1] < max(middles) and not known):
         return None
     jumps = ((two - one) / grown for one, two in itertools.pairwise(middles))
     waits = ((two - one) / passed for one, two in itertools.pairwise(numbers))

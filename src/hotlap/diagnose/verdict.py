@@ -1,5 +1,6 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -9,10 +10,12 @@ from hotlap.levers import settled
 from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Finding, Place, with_findings
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples, place_in
-from hotlap.records.run import LoaderFacts
+from hotlap.records.run import LoaderFacts, Run
 from hotlap.records.trace import Ranks, TraceReport
-from hotlap.runs.folder import RankFolder, RunFolder
+from hotlap.records.tune import NOT_TRIED
+from hotlap.runs.folder import RankFolder, RunFolder, TuneFolder
 
+from .between import with_between
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
@@ -25,6 +28,7 @@ from .sampled import with_samples
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
+MEND: Final = "mend what made the command fail (its own error says it), then run again"
 
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
@@ -34,10 +38,24 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """
     run = RunFolder(folder)
     found = with_compiled(_profiled(run, traces), run.facts)
-    levers = settled(run.facts, [lever.name for lever in run.record.levers])  # a trace knows neither
+    tried = _tried(run.record)
+    levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
     found = _of_the_loop(found)
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
-    return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
+    pairs = zip(findings, found.findings, strict=True)
+    left = [one for one, before in pairs if one.levers or not tried.intersection(before.levers)]
+    then = MEND if run.record.failed_itself else next_of(left)
+    return msgspec.structs.replace(found, findings=findings, next=then)
+
+
+def _tried(run: Run) -> set[str]:
+    """Levers that the tune tried which made the run's recipe, where that is there."""
+    if run.recipe is None:
+        return set()
+    with contextlib.suppress(RecordError):
+        if (tune := TuneFolder(Path(run.cwd, run.recipe).parent).tune) is not None:
+            return {one.lever for one in tune.dropped if not one.why.endswith(NOT_TRIED)}
+    return set()
 
 
 def _of_the_loop(found: Diagnosis) -> Diagnosis:
@@ -95,9 +113,9 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             facts = rank.facts
             made = Measured.place_of(facts.feeding) if facts else None
             found = with_traces(found, traces, made, facts, rank.document(Lines))
-        samples = rank.document(Samples)
+        samples, called = rank.document(Samples), _called(rank)
         if (long := rank.document(LongSamples)) is not None:
-            found = with_long_steps(found, long, samples)
+            found = with_long_steps(found, long, samples, called)
         found = with_evaluation(found, samples, long)
         if samples is not None:
             late = traces.balance.cause if traces and traces.balance else None
@@ -109,8 +127,10 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
                 _kept_ms(rank, found),
                 _worker(rank),
                 _feeding(rank),
+                called,
                 rank.facts.host if rank.facts else None,
             )
+            found = with_between(found, samples, rank.facts)
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found
@@ -128,6 +148,12 @@ def _kept_ms(rank: RankFolder, found: Diagnosis) -> float:
 
 def _feeding(rank: RankFolder) -> LoaderFacts | None:
     return rank.facts.feeding if rank.facts else None
+
+
+def _called(rank: RankFolder) -> list[Place]:
+    """Where the user's code calls a model."""
+    calls = (one.called for one in rank.facts.roots) if rank.facts else ()
+    return [Place(file=file, line=line, function=function) for file, line, function in filter(None, calls)]
 
 
 def _worker(rank: RankFolder) -> WorkerSamples | None:

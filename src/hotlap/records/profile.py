@@ -18,6 +18,10 @@ CalledLoss = tuple[Count, Count, str, Share, Count, Share]
 many columns have in the multiplications of all products of matrices in the forward."""
 
 
+UserFrame = tuple[Count, Count, str]
+"""Index into `files`, line, function."""
+
+
 RepeatedLine = tuple[Count, Count, str, Count, Share, Count, Count, str]
 """Index into `files`, line, function; how often a step makes the same there; of what the line makes, the part that was
 made before; the outermost call all of which is repeated, as index into `files`, line, function."""
@@ -28,16 +32,17 @@ DearOrder = tuple[Count, Count, str, Count, Count, Share]
 the line's work that this saves."""
 
 
+SameRowsLine = tuple[Count, Count, str, Count, Share, tuple[UserFrame, ...]]
+"""Index into `files`, line, function; how often each row is there; the part of the line's work that all but the first
+of them take; the user's frames, the outermost first."""
+
+
 CopiedLine = tuple[Count, Count, str, Count]
 """Index into `files`, line, function; bytes a step."""
 
 
 MaskedLine = tuple[Count, Count, str, Literal["causal", "nothing"], Count]
 """Index into `files`, line, function; what the masks there leave out; how many a step has."""
-
-
-UserFrame = tuple[Count, Count, str]
-"""Index into `files`, line, function."""
 
 
 def place_in(files: Sequence[str], frame: UserFrame) -> Place:
@@ -73,28 +78,34 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ops: name and line of each, as they were called, in order, by the thread that trains, as they reach the device's
     kernels (`aten::addmm`, not `aten::linear`), each with the user's innermost frame; ops that the backward itself
     calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
-    by phase, the line that it was begun from, the first time in the step. calls: of torch.cuda.synchronize, empty_cache
-    and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and line of each
-    time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes, with its
-    line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the part (0
-    to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside of the
-    backward, what the step has computed before: the same ops on the same numbers. gated: the same of lines of modules
-    that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of what the
-    line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the step
-    does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
+    by phase, the line that it was begun from, the first time in the step. begins: phases in the order in which they
+    began, each with the number of ops before it (none: of an older hotlap). calls: of torch.cuda.synchronize,
+    empty_cache and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and
+    line of each time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes,
+    with its line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the
+    part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside
+    of the backward, what the step has computed before: the same ops on the same numbers. gated: the same of lines of
+    modules that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of
+    what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the
+    step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
     take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
     same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
-    their place. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
+    their place. half: the same of products of float16 or bfloat16 on the CPU: how many times as long as in float32 they
+    take. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
     multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
-    first. copied: lines that copy the same memory of the host to a device in this step and the next (CUDA). masks: of
-    fused attention whose masks all leave out what comes later, or nothing. autocasts: lines that turn autocast on while
-    no module is called. left_out: ops beyond 200,000. skipped: why ops were not seen.
+    first. same_rows: lines with products and convolutions each of whose rows is there several times. copied: lines that
+    copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention whose masks
+    all leave out what comes later, or nothing. recurrent: as repeats, of lines that call a recurrent net with a
+    sequence that begins with that of the call before: how many calls, and of all their times those that were there.
+    autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
+    were not seen.
     """
 
     steps: Count = 0
     ops: tuple[CalledOp, ...] = ()
     files: tuple[str, ...] = ()
     places: dict[str, tuple[Count, Count, str]] = {}
+    begins: tuple[tuple[str, Count], ...] = ()
     calls: tuple[CalledOp, ...] = ()
     syncs: tuple[CalledOp, ...] = ()
     targets: tuple[CalledLoss, ...] = ()
@@ -103,10 +114,13 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
     denormals: tuple[RepeatedLine, ...] = ()
+    half: tuple[RepeatedLine, ...] = ()
     double: tuple[RepeatedLine, ...] = ()
     orders: tuple[DearOrder, ...] = ()
+    same_rows: tuple[SameRowsLine, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
+    recurrent: tuple[RepeatedLine, ...] = ()
     autocasts: tuple[UserFrame, ...] = ()
     left_out: Count = 0
     skipped: str = ""

@@ -1,10 +1,14 @@
 """Records of one run: `run.json`, `rank-K/steps.jsonl`, `rank-K/facts.json`, `rank-K/problems.jsonl`."""
 
 import math
+import signal
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from .session import ENDED_HARD
+
+ENDED_BY_OTHERS: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 LONGEST_MS: Final = 1e12
 """Thirty years. Sums of what is read stay finite."""
 Ms = Annotated[float, msgspec.Meta(ge=-LONGEST_MS, le=LONGEST_MS)]
@@ -88,7 +92,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     `running`, `finished`, `failed`, `stopped` (by hotlap, after its steps), `interrupted` or `timeout`. exit_code: the
     command's own; signal: set when a signal ended it. started: seconds since the epoch; wall_s: seconds it took, None
     while it runs. seed: set from outside, in trials. levers: once `hotlap run` has ended, those that took hold;
-    left_out: levers of the recipe that did not. recipe: the recipe's path.
+    left_out: levers of the recipe that did not. recipe: the recipe's path. options: of `hotlap run`, but for where it
+    writes and what it prints.
     """
 
     version: int = 1
@@ -105,6 +110,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     levers: tuple[Lever, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     recipe: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def failed_itself(self) -> bool:
+        """Whether it ended by an error, not by somebody who ended it, nor by hotlap."""
+        return self.status == "failed" and self.exit_code != ENDED_HARD and self.signal not in ENDED_BY_OTHERS
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,9 +276,10 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     that is not known; with_gradients: that have a gradient at the end; unused: of the tensors that have one, the
     share (0 to 1) that no optimizer holds; frozen: none of them takes one then. modules: number in it. devices,
     dtypes: of its parameters. conv, dropout: number of such modules; conv_input_4d: its convolutions get images.
-    channels_last: its weights have that memory format. sparse: it makes sparse gradients. compiled: it is, by
+    channels_last: its weights have that memory format. embeds: it holds an nn.Embedding or nn.EmbeddingBag, None
+    where that is not known. sparse: it makes sparse gradients. compiled: it is, by
     torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
-    wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end;
+    wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and last;
     alike: of these, of the module with most, those of the same code, at the same times; hook: that code, where it is
     the user's.
     blocks: number of modules in it that are repeated; block: classes of these modules; block_kinds: how many of these
@@ -282,8 +294,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     rows of each; mask_checks: it holds torch's encoder or decoder, which compare their mask with the causal one in each
     forward; shapes_by: a function whose result has a shape that depends on values, as `nonzero`.
     double: share (0 to 1) of the parameters' numbers in float64. padding: of a module with an embedding, share (0 to 1)
-    of the places in the rows of ids of its first forwards that only fill them up to one length, padding_of_all: share
-    (0 to 1) of the places at which all rows of a batch do.
+    of the places in the rows of ids of its first forwards that only fill them up to one length; of a recurrent one, or
+    with attention, of the steps of its sequences of numbers; padding_of_all: share (0 to 1) of the places at which all
+    rows of a batch do.
 
     called: the user's line that calls it, the first time. file, line, function: its forward, or that line where the
     forward is torch's.
@@ -298,6 +311,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     conv_input_4d: bool = False
     channels_last: bool = False
     dropout: int = 0
+    embeds: bool | None = None
     sparse: bool = False
     softmax: bool = False
     softmax_ran: bool | None = None
@@ -348,8 +362,9 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
     name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable, foreach: the
-    option of torch's optimizers, None: left to torch. groups: number of its parameter groups; settings: of those that
-    differ in a setting, at most, from its first step on, differ: which settings do then. made, stepped: file, line and
+    option of torch's optimizers, None: left to torch. momentum: some group has one, by an option of that name. groups:
+    number of its parameter groups; settings: of those that differ in a setting, at most, from its first step on,
+    differ: which settings do then. made, stepped: file, line and
     function of the user's code that made it, and its first step. sparse: some gradient was sparse. devices, dtypes: of
     its tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
@@ -362,6 +377,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     fused: bool | None = None
     capturable: bool | None = None
     foreach: bool | None = None
+    momentum: bool = False
     groups: Count = 0
     settings: Count = 0
     differ: tuple[str, ...] = ()
@@ -430,7 +446,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     readings does not count.
 
     steps: number that the means are over. faults: pages that the kernel had to map, mostly memory that was given back
-    and is asked for again; major: pages that were read from a disk, among the faults; system_ms, user_ms: processor
+    and is asked for again; major: pages that were read from a disk, among the faults; own_faults: of the thread that
+    trains; fault_us: processor time that one takes on this machine, microseconds, as timed once (None: not known, as
+    own_faults); grown: pages by which the process grew, which nothing gave back; system_ms, user_ms: processor
     time in the kernel and outside of it, of all threads; took_ms: a step took, of these steps (both None: of an older
     hotlap); involuntary: times that a thread was taken off a core and would have gone on; stood_ms: time that the
     thread that trains did not run; waited_ms: of it, ready to run and without a core; threads_waited_ms: as waited_ms,
@@ -441,6 +459,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count
     faults: float = 0.0
     major: float = 0.0
+    own_faults: float | None = None
+    fault_us: float | None = None
+    grown: float = 0.0
     system_ms: float = 0.0
     user_ms: float | None = None
     took_ms: float | None = None

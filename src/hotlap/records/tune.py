@@ -182,6 +182,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
+NOT_TRIED: Final = "before it was tried"
+"""Ends why a lever was dropped that applies and had no turn."""
+
+
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     """A lever that is not in the recipe, and why. ratio, interval: step time without it over with it, 95%, if it was
     measured; remembered: in an earlier session of the tune. trial: the id of the trial that failed with it, None where

@@ -1,5 +1,6 @@
 """The verdict of one run, on one screen."""
 
+import contextlib
 import itertools
 import signal
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,11 @@ from ..records.diagnosis import (
     bound_text,
 )  # fmt: skip
 from ..records.durations import ms
-from ..records.errors import EXIT_CODES
+from ..records.errors import EXIT_CODES, RecordError
 from ..records.phases import PHASES
-from ..records.run import REFUSED, Phases, Problem, Run, Step
+from ..records.run import REFUSED, Environment, Phases, Problem, Run, Step
 from ..records.session import ENDED_HARD
-from ..runs.folder import FILES, RunFolder
+from ..runs.folder import FILES, RunFolder, TuneFolder
 from .console import (
     CommandLine,
     Parts,
@@ -45,6 +46,8 @@ from .console import (
 from .rates import mfu_parts, money_parts
 
 MOST_FINDINGS: Final = 3
+MOST_NAMED: Final = 4
+"""Of the others, by their titles."""
 ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
 """Findings that say where the time is, of which a cause that takes half of it or more is a part."""
 OF_STEPS: Final = frozenset({"steps-grow", "steps-jump"})
@@ -55,6 +58,10 @@ SHORT: Final = 0.7
 """Of memory at the peak, from which it is told."""
 MOST_OF_IT: Final = 0.5
 """Of the step: a finding that takes as much is the headline where no bound is known."""
+CHANGE_STEPS: Final = frozenset({
+    "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
+    "PYTHONHASHSEED", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+})  # fmt: skip
 TUNE: Final = "hotlap tune COMMAND..."
 """How `Diagnosis.next` begins where it is that."""
 
@@ -71,6 +78,8 @@ def run_screen(
     judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
     none = plain(f"no verdict: {why_none or 'no training or inference step was seen'}", "bold yellow")
     body = list(verdict(run, judged, price)) if judged else [none]
+    if run.failed_itself and judged:
+        body.insert(0, plain(f"the command {ending_text(run)}; its steps before that:", "bold red"))
     return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis, folder))
 
 
@@ -163,17 +172,16 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
     parts = {
-        one.id: [
-            cause.share
-            for cause in causes
-            if 2 * cause.share >= one.share and (cause.bound in APART) == (one.bound in APART)
-        ]
+        one.id: [cause.share for cause in causes if (cause.bound in APART) == (one.bound in APART)]
         for one in shown
         if one.id in ONLY_WHERE - divided
     }
     yield beside((finding_head(one), Group(*finding_lines(one, cwd, parts.get(one.id, ())))) for one in shown)
-    if len(findings) > len(shown):
-        yield plain(f"and {len(findings) - len(shown)} more: hotlap show --json", "dim")
+    if left := [one for one in findings if one not in shown]:
+        told = [
+            f"{percent(one.share)} {one.title or one.id}{at_place(one.where, cwd, ', ')}" for one in left[:MOST_NAMED]
+        ]
+        yield Parts([f"and {len(left)} more (hotlap show --json has all of each)", *told], "dim")
 
 
 def _shown(findings: Sequence[Finding]) -> list[Finding]:
@@ -197,14 +205,17 @@ def finding_head(finding: Finding) -> Text:
 
 def finding_lines(finding: Finding, cwd: str, causes: Sequence[float] = ()) -> Iterator[RenderableType]:
     """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. causes: the
-    shares of those that explain the same time; beside these only where that is. A larger one is no part of it."""
+    shares of those of the same time; beside half of it or more only where that is. A larger one is no part of it, nor
+    is it said of one for which there is room beside it."""
     yield plain(finding.title or finding.id, "bold")
-    if causes:
+    if any(2 * cause >= finding.share for cause in causes):
         part = min(causes) <= finding.share
         yield Parts([at_place(finding.where, cwd), "the cause above is part of it" if part else ""])
         return
+    within = [percent(cause) for cause in causes if cause + finding.share > 1]
     yield Parts(
         [
+            f"with the {' and the '.join(within)} above in it" if within else "",
             finding.evidence,
             at_place(finding.where, cwd),
             f"levers: {', '.join(finding.levers)}" if finding.levers else "",
@@ -234,7 +245,8 @@ def _notes(
     run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path
 ) -> Iterator[tuple[str, RenderableType]]:
     """The last lines: how the command ended, what the numbers do not tell, hotlap's own problems, what to do next."""
-    if ending := ending_text(run):
+    stands_first = run.failed_itself and diagnosis is not None and diagnosis.mode != "none"
+    if (ending := ending_text(run)) and not stands_first:
         yield "command", plain(ending, "yellow")
     for one in run.left_out:
         yield "not in", plain(f"{one.lever.name}: {one.why}", "yellow")
@@ -259,15 +271,35 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
     """The commands that are to be typed next, flush left so that they can be copied: a tune; or the run once more after
     a change, and what came of it."""
     if diagnosis and diagnosis.next.startswith(TUNE):
-        yield plain(f"next: a tune {diagnosis.next.removeprefix(TUNE).strip()}", "dim")
-        yield CommandLine(("hotlap", "tune", *run.command))
+        tries, begun = diagnosis.next.removeprefix(TUNE).strip(), _unfinished_tune(run)
+        if begun is not None:
+            yield plain(f"next: go on with the recipe's tune {tries}", "dim")
+            yield in_environment(run.environment, "hotlap", "tune", "--resume", str(begun.path), *run.command)
+            return
+        yield plain(f"next: a tune {'of the command without the recipe ' if run.recipe else ''}{tries}", "dim")
+        yield in_environment(run.environment, "hotlap", "tune", *run.command)
     elif diagnosis and diagnosis.next.endswith(COMPARE):
         yield plain(f"next: {diagnosis.next}", "dim")
         again = next(str(path) for at in itertools.count(2) if not (path := Path(f"{folder}-{at}")).exists())
-        profile = ("--profile",) if RunFolder(folder).profiled else ()
-        recipe = ("--recipe", run.recipe) if run.recipe else ()
-        yield CommandLine(("hotlap", "run", *profile, *recipe, "--out", again, *run.command))
+        options = run.options or (("--recipe", run.recipe) if run.recipe else ())  # a record may be older than these
+        yield in_environment(run.environment, "hotlap", "run", *options, "--out", again, *run.command)
         yield CommandLine(("hotlap", "diff", str(folder), again))
+
+
+def _unfinished_tune(run: Run) -> TuneFolder | None:
+    """The tune that made the run's recipe, where it is there, was of this command, and can go on."""
+    folder = TuneFolder(Path(run.recipe).parent) if run.recipe else None
+    with contextlib.suppress(RecordError):
+        tune = folder.tune if folder is not None else None
+        return folder if tune is not None and tune.command == run.command and not tune.complete else None
+    return None
+
+
+def in_environment(environment: Environment, *words: str) -> CommandLine:
+    """A line with the variables in front that change what a step takes: a shell forgets those that stood before the
+    command."""
+    given = [f"{name}={value}" for name, value in environment.variables.items() if name in CHANGE_STEPS]
+    return CommandLine(("env", *given, *words) if given else words)
 
 
 def ending_text(run: Run) -> str:

@@ -16,16 +16,18 @@ from ..records.diagnosis import NOT_STEADY, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Versions
-from ..records.tune import Dropped, Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
+from ..records.tune import NOT_TRIED, Dropped, Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import CommandLine, Parts, Screen, ShareBar, Tabled, columns, labelled, minutes, number, plain, ratio
-from .run_screen import at_place
+from .run_screen import at_place, in_environment
 
 MOST_DROPPED: Final = 8
 RESIZED: Final = 1.2
 """Rows of a step over those before, from which a lever changed how many it holds: episodes are not all as long."""
 NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
-NOT_TRIED: Final = "the budget ended"
+UNLIKE: Final = 1.1
+"""A step of the run in the table over one of the proof's, or the other way round, from which it is told that these are
+not the same."""
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
 
@@ -42,6 +44,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         *_warnings(tune),
         Text(),
         before_and_after(tune.baseline, tune.tuned),
+        *_of_the_table(tune),
         *_fitted(tune),
         *_kept(tune),
         *_dropped(tune),
@@ -78,7 +81,10 @@ def _faster(tune: Tune) -> str:
 
 
 def _held(tune: Tune) -> str:
-    """How many times as many rows a step holds as before; empty where it is as many."""
+    """How many times as many rows a step holds as before; empty where it is as many, or no lever changes that: then
+    the times are of steps, and the sides were at other places of the data."""
+    if all(one.risk != "semantic" for one in tune.kept):
+        return ""
     bare = [one.rows for one in tune.trials if one.rows and one.purpose in {"baseline", "bare"}]
     recipe = recipe_levers(tune)
     tuned = [one.rows for one in tune.trials if one.rows and one.purpose == "prove" and lever_names(one) == recipe]
@@ -202,7 +208,7 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
     for name, side in sides:
         for text in side.unknown if side else ():
             if text.startswith(NOT_STEADY):
-                yield plain(f"{name}: {text}", "yellow")
+                yield plain(f"{name}, in the run below: {text}", "yellow")
 
 
 def _noise(tune: Tune) -> str:
@@ -234,6 +240,15 @@ def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
         styled = zip(rows, ("cyan", "green"), strict=False)
         table.add_row(name, *(cell for row, style in styled for cell in _cells(row[name], scale, style)))
     return table
+
+
+def _of_the_table(tune: Tune) -> Iterator[RenderableType]:
+    """Of what the times by phase are, where the headline's are others."""
+    sides = [side for side in (tune.baseline, tune.tuned) if side]
+    quoted = [(side.step_ms, took) for side, took in zip(sides, (tune.before_ms, tune.after_ms), strict=False) if took]
+    if tune.how == "turns" and any(max(pair) > UNLIKE * min(pair) for pair in quoted):
+        steps = " → ".join(ms(side.step_ms) for side in sides)
+        yield plain(f"of one run each, before the turns: a typical step {steps}", "dim")
 
 
 def _cells(value: float | None, scale: float, style: str) -> tuple[RenderableType, RenderableType]:
@@ -333,7 +348,7 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
     failed = {trial.id: trial for trial in tune.trials if trial.outcome not in {"measured", "refused"}}
 
     def order(one: Dropped) -> tuple[bool, bool, bool]:
-        return one.ratio is None, one.lever not in tried, not one.why.startswith(NOT_TRIED)
+        return one.ratio is None, one.lever not in tried, not one.why.endswith(NOT_TRIED)
 
     for lever in sorted(dropped, key=order)[:MOST_DROPPED]:
         trial = failed.get(lever.trial) if lever.trial is not None else None
@@ -352,7 +367,9 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
     """What stands behind the numbers."""
     if tune.parity is not None:
         style = "" if tune.parity.ok else "bold red"
-        yield "parity", Group(Parts(parity_parts(tune.parity), style), plain(tune.parity.why, style))
+        risk = any(one.risk != "exact" for one in tune.kept) and tune.parity.level == "bitwise"
+        here = ["what the levers may change did not change here"] if risk and tune.parity.ok else []
+        yield "parity", Group(Parts([*parity_parts(tune.parity), *here], style), plain(tune.parity.why, style))
     if tune.reused:
         yield "reused", Group(*(plain(line) for line in tune.reused))
     if tune.complete and not tune.gain and not tune.unproved and tune.baseline.findings:
@@ -365,7 +382,7 @@ def _cost_parts(tune: Tune) -> Iterator[str]:
     """What the tune took, and when the recipe's longer start (compiling) has paid for itself."""
     yield f"tune took {minutes(tune.wall_s)} for {number(len(tune.trials), 'start')} of the command"
     if tune.seed is not None:
-        yield f"seed {tune.seed} set from outside"
+        yield f"the script sets no seed, so hotlap set {tune.seed}"
     if tune.break_even_steps is not None:
         yield f"the recipe's start pays off after {number(tune.break_even_steps, 'step')}"
 
@@ -415,12 +432,12 @@ def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
     if usable:
         recipe = folder / Path(tune.recipe or "").name
         yield plain("next: train with the recipe", "dim")
-        yield CommandLine(("hotlap", "run", "--recipe", str(recipe), *tune.command))
+        yield in_environment(tune.environment, "hotlap", "run", "--recipe", str(recipe), *tune.command)
         yield plain("or: write it into the source, or see what to set", "dim")
         yield CommandLine(("hotlap", "patch", str(recipe)))
     if not tune.complete:
         yield plain("or: search on where it stopped" if usable else "next: search on where it stopped", "dim")
-        yield CommandLine(("hotlap", "tune", "--resume", str(folder), *tune.command))
+        yield in_environment(tune.environment, "hotlap", "tune", "--resume", str(folder), *tune.command)
     elif not usable:
         yield plain("next: what else to try", "dim")
         yield CommandLine(("hotlap", "advise", str(folder)))

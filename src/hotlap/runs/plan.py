@@ -24,6 +24,7 @@ class RunPlan(Settings):
     levers: tuple[Lever, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     recipe: str | None = None
+    options: tuple[str, ...] = ()
     perf: str | None = None
     py_spy: str | None = None
     capture: str = ""
@@ -41,5 +42,5 @@ class RunPlan(Settings):
         """The run as it begins."""
         return Run(
             command=self.command, cwd=str(self.cwd), environment=self.environment, started=time.time(),
-            seed=self.seed, levers=self.levers, recipe=self.recipe,
+            seed=self.seed, levers=self.levers, recipe=self.recipe, options=self.options,
         )  # fmt: skip

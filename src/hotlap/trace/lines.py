@@ -3,11 +3,13 @@
 `lines.json` lists the ops of one step as the user's lines called them, seen below autograd without the profiler. The
 same ops come in the same order in each recorded step, among others that are called inside them or by the backward. So
 the two sequences are walked together: a recorded op that is the next in the list, or one soon after it, is that call,
-and what is inside it is passed over. Ops that enclose it (`aten::linear` around `aten::addmm`) get the line of the
-first call inside. Calls that wait for the device and are no ops (`torch.cuda.synchronize`) are matched by what they
-call in the runtime, and waits inside of ops that the list lacks by the order of the sync debug mode's warnings.
+and what is inside it is passed over. Where a phase begins both are there again, whatever came before: one step may
+take over more batches from workers than another. Ops that enclose it (`aten::linear` around `aten::addmm`) get the line
+of the first call inside. Calls that wait for the device and are no ops (`torch.cuda.synchronize`) are matched by what
+they call in the runtime, and waits inside of ops that the list lacks by the order of the sync debug mode's warnings.
 """
 
+from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final
 
@@ -21,6 +23,7 @@ from .steps import find_windows
 from .tables import Trace
 from .view import View
 
+LABEL: Final = "hotlap:"
 SOON: Final = 8
 """Ops of the list that may be missing in the trace before the two are out of step."""
 WAITS: Final = (
@@ -48,7 +51,7 @@ def places_of(trace: Trace, lines: Lines) -> dict[int, Place]:
     rows = trace.host.with_row_index("row").filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
     for start, end in view.window.steps or ((view.window.start_ns, view.window.end_ns),):
         step = rows.filter((pl.col("start") >= start) & (pl.col("start") < end))
-        ops = step.filter(pl.col("cat") == "op")
+        ops = step.filter((pl.col("cat") == "op") | pl.col("name").str.starts_with(LABEL))
         found.update(_walk(ops["row"].to_list(), ops["name"].to_list(), view, lines))
         found.update(_waits(step, host, lines))
         _syncs(step, host, lines, found)
@@ -110,22 +113,27 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
     host, ends = host_of(view), view.host("start") + view.host("dur")
     called: list[CalledOp] = list(lines.ops)
     at, over, late = 0, -1, max(0, len(called) - SOON)
+    end = lines.begins[0][1] if lines.begins else len(called)
     starts = view.host("start")
+    phases = _aligned(names, lines)
     for index, (row, name) in enumerate(zip(rows, names, strict=True)):
+        if name.startswith(LABEL):
+            at, end = phases.get(index, (at, end))
+            continue
         if ends[row] <= over:
             continue  # inside an op that was matched, or inside the backward
         if name.startswith("autograd::engine::evaluate_function"):
             over = int(ends[row])
             continue
-        ahead = _next(called, name, at, at + SOON)
+        ahead = _next(called, name, at, min(at + SOON, end))
         if ahead is not None and ahead > at:  # of two of one name the one with what comes next behind it
-            soon = {one[0] for one in called[at : at + 2 * SOON]}
+            soon = {one[0] for one in called[at : min(at + 2 * SOON, end)]}
             behind = (names[k] for k in range(index + 1, len(rows)) if starts[rows[k]] >= ends[row])
             following = next((one for one in islice(behind, SOON) if one in soon), None)
             while ahead is not None and following is not None and ahead + 1 < len(called):
                 if _next(called, following, ahead + 1, ahead + 1 + SOON) is not None:
                     break
-                ahead = _next(called, name, ahead + 1, at + SOON)
+                ahead = _next(called, name, ahead + 1, min(at + SOON, end))
         if ahead is not None:
             at = ahead + 1
         elif at == 0 and (ahead := _next(called, name, late, len(called))) is not None:
@@ -136,6 +144,18 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
         if place is not None:
             _give(row, place, found, host)
     return found
+
+
+def _aligned(names: list[str], lines: Lines) -> dict[int, tuple[int, int]]:
+    """Of labels of phases among the names, where in the list they begin, and where the next one does: of those that
+    come in the same order in both."""
+    seen = [index for index, name in enumerate(names) if name.startswith(LABEL)]
+    listed = [f"{LABEL}{name}" for name, _ in lines.begins]
+    begins = [*(at for _, at in lines.begins), len(lines.ops)]
+    same = SequenceMatcher(None, [names[index] for index in seen], listed, autojunk=False).get_matching_blocks()
+    return {
+        seen[mine + k]: (begins[theirs + k], begins[theirs + k + 1]) for mine, theirs, size in same for k in range(size)
+    }
 
 
 def _next(called: list[CalledOp], name: str, first: int, end: int) -> int | None:

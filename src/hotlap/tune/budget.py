@@ -29,7 +29,7 @@ AT_ONCE: Final = (2, 7)
 
 
 class BudgetSpent(Exception):
-    """No time is left for what was to be done next."""
+    """No time is left for what was to be done next, which is the message."""
 
 
 class Budget:
@@ -122,10 +122,10 @@ class Budget:
         starts = sides + max(0, sides - self.bare)
         return MARGIN * (self.starts_s(starts) + self.turns_s(2 * sides, LEAST_ROUNDS))
 
-    def afford(self, seconds: float) -> None:
-        """Raises BudgetSpent where so many are not left beside what is set aside."""
+    def afford(self, seconds: float, what: str) -> None:
+        """Raises BudgetSpent where so many are not left beside what is set aside. what: they are for."""
         if self.left < MARGIN * seconds + self.proof_s + self.narrow_s:
-            raise BudgetSpent
+            raise BudgetSpent(what)
 
     def narrowing_s(self, new: int) -> float:
         """Seconds that so many more starts of each side take, with turns beside as many that stand."""

@@ -161,7 +161,7 @@ class SmallerRuns:
     def _afford(self) -> None:
         budget = self.state.budget
         if budget.left < SHARE * budget.seconds + budget.best_start_s:
-            raise BudgetSpent
+            raise BudgetSpent(NO_TIME)
 
 
 def _ended(trial: Trial) -> str:

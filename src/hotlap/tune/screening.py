@@ -45,7 +45,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
     state.tried |= {(one.lever.name, bound) for one in group}
     state.found.predicted |= {one.lever.name: one.predicted for one in group}
     start_s = 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
-    state.budget.afford(start_s + _pass_s(state))
+    state.budget.afford(start_s + _pass_s(state), names([one.use for one in group]))
     base = tuple(use.name for use in state.best.levers)
     try:
         live = _put_in(state, group, at_once)
@@ -104,7 +104,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
     state.tried.add((name, state.best.diagnosis.bound))
     state.found.predicted[name] = candidate.predicted
     most_s = COMPILE_SHARE * state.budget.seconds if candidate.lever.compiles else SETTLE_S
-    state.budget.afford(candidate.lever.costs_s + _pass_s(state))
+    state.budget.afford(candidate.lever.costs_s + _pass_s(state), f"{name} in place of {', '.join(instead_of)}")
     try:
         switching = state.switching([use])
         now = tuple(one.name for one in state.best.levers)
@@ -260,7 +260,7 @@ def _measure(state: State, switching: Switching, variants: list[Variant], pairs:
     BudgetSpent, SideLost."""
     seconds = min(PASS_S, state.budget.left - state.budget.proof_s)
     if seconds <= 0:
-        raise BudgetSpent
+        raise BudgetSpent(f"a longer look at {' + '.join(variants[-1])}")
     switching.measure(variants, lambda so_far: so_far.clear(pairs, CLEAR), seconds)
 
 

@@ -23,7 +23,7 @@ from hotlap.levers._base import STAGES, Lever, Stage
 from hotlap.records import run as records
 from hotlap.records.diagnosis import bound_text
 from hotlap.records.errors import CommandFailed, NothingMeasured
-from hotlap.records.tune import Tune, Worth
+from hotlap.records.tune import NOT_TRIED, Tune, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
 from .candidates import Candidate, candidate_of, candidates, compatible, excluded, together, untried
@@ -102,31 +102,39 @@ class Search:
             while each_for_itself(state):
                 prove(state)
             self.let_go()
-        except BudgetSpent:
-            self._spent()
+        except BudgetSpent as spent:
+            self._spent(str(spent))
         state.narrow_down()
         state.found.fitted = fitted(state)
         if state.found.no_reference == NO_TIME:
             state.found.not_done.append("no time was left to measure what the levers cost that make it fit")
         return state.found
 
-    def _spent(self) -> None:
-        """The budget ended the search: what was measured is proved if there is time, and what was not tried is said."""
+    def _spent(self, was_next: str) -> None:
+        """The budget ended the search: what was measured is proved if there is time, and what was not tried is said, or
+        else what was to be done next."""
         state = self.state
         prove(state)
         with suppress(BudgetSpent):
             while each_for_itself(state):
                 prove(state)
+        also = self.not_tried("the budget ended") or f"; not done: {was_next}"
+        state.found.not_done.insert(0, f"the budget ended the search{also}")
+        state.say(f"budget  {state.found.not_done[0]}")
+
+    def not_tried(self, why_not: str) -> str:
+        """Notes of each lever that was to be tried why it was not; and which these are, to go behind a sentence."""
+        state = self.state
+        if not state.bare:  # what applies is not known before the bare command was seen
+            return ""
         context = state.context()
         measured = state.found.unproved.levers if state.found.unproved is not None else ()
         known = {*context.active, *state.refused, *state.found.dropped, *(use.name for use in measured)}
         left = {name: excluded(state, lever, context) for name, lever in state.levers.items() if name not in known}
         for name, why in left.items():
-            state.drop(name, why or "the budget ended before it was tried")
+            state.drop(name, why or f"{why_not} {NOT_TRIED}")
         untried = [name for name, why in left.items() if why is None]
-        also = f"; not tried: {', '.join(untried)}" if untried else ""
-        state.found.not_done.insert(0, f"the budget ended the search{also}")
-        state.say(f"budget  {state.found.not_done[0]}")
+        return f"; not tried: {', '.join(untried)}" if untried else ""
 
     # the bare command
 
@@ -200,8 +208,9 @@ class Search:
         state.side = second if second.ready and not state.sequential else None
         own = gaps(state.judge.base, state.judge.again)
         how = "taking turns" if not state.sequential else "one after the other"
+        value = state.value(first) if state.memory else state.best.diagnosis.step_ms  # a turn's may be another
         state.say(
-            f"baseline  {value_text(state.value(first), state.memory)}  {bound_text(state.best.diagnosis.bound)}; "
+            f"baseline  {value_text(value, state.memory)}  {bound_text(state.best.diagnosis.bound)}; "
             f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
         if state.sequential:
@@ -412,7 +421,7 @@ class Search:
         proved = state.proved
         for use in [use for use in state.given if use in proved and len(proved) > len(state.given)]:
             rest = [other for other in state.best.levers if other != use]
-            state.budget.afford(2 * state.budget.best_start_s)
+            state.budget.afford(2 * state.budget.best_start_s, f"whether it fits without {use.name}")
             trial = state.run(f"without {use.name}", rest)
             if trial.outcome == "measured":
                 state.say(f"fits  without {use.name} too, with the levers that were kept")

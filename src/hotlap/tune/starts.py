@@ -10,6 +10,7 @@ from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
 from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
 from hotlap.levers._base import Settings
 from hotlap.records import run as records
+from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.tune import How, Open, Worth
 
@@ -48,7 +49,8 @@ def try_start(
     best: tuple[records.Lever, Side, Worth] | None = None
     failures = 0
     while (at := next_variant(candidate.variants, measured, search)) is not None:
-        state.budget.afford(state.budget.starts_s(1) + lever.costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
+        what = f"{'another setting of ' if measured else ''}{lever.name}"
+        state.budget.afford(state.budget.starts_s(1) + lever.costs_s + state.budget.turns_s(2, LEAST_ROUNDS), what)
         use = candidate.variant(at)
         one = _measured(state, [*rest, use], [use])
         measured[at] = _won(state, *one) if one else 0.0
@@ -80,7 +82,7 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     before, bound = list(state.best.levers), state.best.diagnosis.bound
     uses = [one.use for one in group]
     costs_s = sum(one.lever.costs_s for one in group)
-    state.budget.afford(state.budget.starts_s(1) + costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
+    state.budget.afford(state.budget.starts_s(1) + costs_s + state.budget.turns_s(2, LEAST_ROUNDS), names(uses))
     one = _measured(state, [*before, *uses], uses)
     if one is None:
         return try_start(state, group[0])
@@ -145,7 +147,10 @@ def _measured(
     others = tuple(one.name for one in levers if one not in uses)
     worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by=how)
     shown = " + ".join(map(use_text, uses))
-    state.say(f"try  {shown}  {value_text(state.value(side), state.memory)}  {worth_text(worth)}")
+    value = value_text(state.value(side), state.memory)
+    if how == "turns" and not state.memory:  # the bare command's turns may take other than its first run
+        value = f"{ms(side.step_ms * ratio.ratio)} → {value} in turns"
+    state.say(f"try  {shown}  {value}  {worth_text(worth)}")
     return side, worth
 
 

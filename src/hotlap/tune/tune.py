@@ -100,7 +100,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
             why = "interrupted"
         if search.found.baseline is None:
             raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
-        return write(why)
+        return write(why and why + search.not_tried("Ctrl-C came"))
 
 
 def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s: float) -> Tune:

@@ -65,7 +65,7 @@ def _measure(state: State, use: records.Lever) -> Worth | None:
     if _needed(state, use, rest):
         return None
     if state.levers[use.name].switchable and switchable(state, state.best.levers) and not state.sequential:
-        return _by_switching(state, rest)
+        return _by_switching(state, use, rest)
     return _by_turns(state, use, rest) if not state.sequential else None
 
 
@@ -80,11 +80,16 @@ def _needed(state: State, use: records.Lever, rest: list[records.Lever]) -> bool
     return False
 
 
-def _by_switching(state: State, rest: list[records.Lever]) -> Worth | None:
+def _alone(use: records.Lever) -> str:
+    """What a measurement is of, for where no time is left for it."""
+    return f"what {use.name} is worth beside the others"
+
+
+def _by_switching(state: State, use: records.Lever, rest: list[records.Lever]) -> Worth | None:
     compiled = any(state.levers[one.name].compiles for one in rest)
     settle_s = COMPILE_SETTLE_SHARE * state.budget.seconds if compiled else SETTLE_S
     start_s = 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
-    state.budget.afford(start_s + (settle_s if compiled else 2.0) + MEASURE_S)
+    state.budget.afford(start_s + (settle_s if compiled else 2.0) + MEASURE_S, _alone(use))
     full: Variant = tuple(one.name for one in state.best.levers)
     without: Variant = tuple(one.name for one in rest)
     try:
@@ -102,7 +107,7 @@ def _by_switching(state: State, rest: list[records.Lever]) -> Worth | None:
 
 def _by_turns(state: State, use: records.Lever, rest: list[records.Lever]) -> Worth | None:
     """With a process that starts without it."""
-    state.budget.afford(2 * state.budget.best_start_s + state.budget.turns_s(2, LEAST_ROUNDS))
+    state.budget.afford(2 * state.budget.best_start_s + state.budget.turns_s(2, LEAST_ROUNDS), _alone(use))
     try:
         full = state.incumbent()
     except NothingMeasured:

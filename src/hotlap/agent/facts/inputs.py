@@ -42,9 +42,15 @@ def handed(model: Model, leaves: Any) -> Facts:
 
 def numbers(model: Model, leaves: Any) -> Facts:
     seen = model.kept["padded"] = model.kept.get("padded", 0) + 1
-    if seen > FORWARDS or not any(isinstance(one, torch.nn.Embedding) for one in model.module().modules()):
+    parts = list(model.module().modules()) if seen <= FORWARDS else []
+    steps = next((one for one in parts if isinstance(one, (torch.nn.RNNBase, torch.nn.MultiheadAttention))), None)
+    if any(isinstance(one, torch.nn.Embedding) for one in parts):
+        shares = padding(leaves)
+    elif steps is not None:
+        shares = padded_steps(leaves, bool(steps.batch_first))
+    else:
         return {}
-    found = zip(("padding", "padding_of_all"), padding(leaves), strict=True)
+    found = zip(("padding", "padding_of_all"), shares, strict=True)
     return {name: model.facts[name] + (share - model.facts[name]) / seen for name, share in found}
 
 
@@ -74,3 +80,31 @@ def padding(handed: Iterable[Any]) -> tuple[float, float]:
         if fill >= 0:  # -100 in labels masks what is no padding, as prompts
             found_at.append((float(run.double().mean()) / ids.size(1), int(run.min()) / ids.size(1)))
     return max(found_at)
+
+
+def padded_steps(handed: Iterable[Any], batch_first: bool) -> tuple[float, float]:
+    """The same of sequences of numbers among a forward's inputs, (rows, steps, numbers) or (steps, rows, numbers):
+    steps at one end that are all alike, in most of the rows, in the mean over all of these inputs. Of a row that is so
+    from end to end, as the first input of a decoder, it is not known. Waits for the device."""
+    found = [leaf for leaf in handed if is_plain(leaf) and leaf.is_floating_point() and leaf.dim() == MEASURED_DIMS]
+    found = [leaf for leaf in found if 0 < leaf.numel() <= MOST_NUMBERS and (not leaf.is_cuda or may_wait())]
+    found = [leaf.detach().cpu() if batch_first else leaf.detach().cpu().transpose(0, 1) for leaf in found]
+    found = [rows for rows in found if rows.size(1) >= LEAST_PLACES]
+    whole = sum(rows.numel() for rows in found)
+    each = [tuple(rows.numel() / whole * share for share in _alike(rows)) for rows in found]
+    return sum(one[0] for one in each), sum(one[1] for one in each)
+
+
+def _alike(rows: Any) -> tuple[float, float]:
+    """Of steps of rows those at one end that are the same in most rows, and those that are in all."""
+    found = [(0.0, 0.0)]
+    for at, flipped in ((0, ()), (-1, (1,))):
+        fills, counts = rows[:, at].unique(dim=0, return_counts=True)
+        if 2 * int(counts.max()) <= len(rows):
+            continue
+        run = (rows == fills[counts.argmax()]).all(2).flip(flipped).to(torch.int32).cumprod(1).sum(1)
+        run = run[run < rows.size(1)]
+        if len(run):
+            run = torch.where(run > 1, run, 0)
+            found.append((float(run.double().mean()) / rows.size(1), int(run.min()) / rows.size(1)))
+    return max(found)

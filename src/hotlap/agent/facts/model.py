@@ -24,6 +24,7 @@ def describe_model(model: Model) -> Facts:
         "double": size([one for one in parameters if one.dtype == torch.float64]) / max(1, numbers),
         "conv": len(convolutions), "conv_input_4d": bool(four), "channels_last": any(map(_in_nhwc, four)),
         "dropout": sum(1 for one in modules if isinstance(one, Dropout) and one.p > 0),
+        "embeds": any(isinstance(one, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for one in modules),
         "sparse": any(getattr(one, "sparse", False) is True for one in modules),
         "compiled": compiled or isinstance(module, torch.jit.ScriptModule),  # which torch.compile leaves as it is
         "wrapper": type(module).__name__ if hasattr(module, "module") else None,

@@ -22,6 +22,7 @@ def describe_optimizer(optimizer: Any, parameters: Sequence[Any]) -> Facts:
         "tensors": len(parameters), "groups": len(optimizer.param_groups),
         "fused": _flag(group.get("fused")), "capturable": _flag(group.get("capturable")),
         "foreach": _flag(group.get("foreach", False)),
+        "momentum": any(_flag(group.get("momentum")) for group in optimizer.param_groups),
         "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
         "devices": sorted({str(p.device) for p in parameters}),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),

@@ -30,6 +30,7 @@ ISSUING = (
     "operations as small as these may take Python and dispatch longer than they compute: then a step with a larger "
     "batch takes hardly longer"
 )
+LINE_OF = "; the line is of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
 NAMED = 3
@@ -61,7 +62,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(root),
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
-        + (f"; the line is of {names[0]}, which has most parameters" if len(names) > 1 else "")
+        + (LINE_OF.format(names[0]) if len(names) > 1 else "")
         + _untrained(measured)
         + ("; most steps hold an evaluation, whose forward is in it" if measured.evaluates else ""),
         why=ISSUING if small else UNTOLD,
@@ -161,6 +162,6 @@ def _only_infers(measured: Measured) -> bool:
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:
     """The autocast that the script calls it under, and the levers of this run. A library may set one inside of it."""
-    none = "no autocast of its own" if levers else "no autocast around it"
+    none = "the script turns no autocast on" if levers else "no autocast around it"
     own = f"under autocast to {root.autocast}" if root.autocast else none
-    return f"{own}, with {', '.join(levers)}" if levers else own
+    return f"{own}; levers in: {', '.join(levers)}" if levers else own

@@ -19,6 +19,11 @@ LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 
 
+LEAST_SEEN_MS = 20.0
+"""Of steps whose counters were read, in all: a thread is without a core for some ms at a time, so that of less one such
+time would say too much."""
+
+
 @dataclass(frozen=True)
 class Waits:
     """Ms of a step: own: of the thread that trains; every: of all threads of its process; workers: the data phase where
@@ -50,6 +55,8 @@ def waits(measured: Measured) -> Waits | None:
     own, every = part * (host.waited_ms or 0.0), part * host.threads_waited_ms
     if (all_ms := _of_all_steps(measured)) is not None:
         own, every = all_ms, max(all_ms, every - own + all_ms)
+    elif host.took_ms is not None and host.steps * host.took_ms < LEAST_SEEN_MS:
+        return None
     own, every = max(0.0, own - taken_ms), max(0.0, every - taken_ms)
     if host.waited_ms is not None and own < LEAST_COST * step:
         every = own
@@ -106,12 +113,29 @@ def find(measured: Measured) -> Finding | None:
 
 def by_itself(measured: Measured) -> bool:
     """Whether the command's own threads and workers want more cores than there are, or keep all of them busy, and are
-    not all that had or wanted one where they want as many. So it is taken to be where that is not known."""
+    not all that had or wanted one where they want as many. So it is taken to be where that is not known. Workers mostly
+    sleep, so that many of them may want little: what counts is what they ran."""
     facts, use = measured.facts, measured.cpu
     if facts is None or use is None:
         return True
     own, busy = _own(measured), use.used is not None and use.used >= FULL * use.usable
-    return busy or own > use.usable or (own == use.usable and use.running is not None and round(use.running) <= own + 1)
+    if busy or facts.world * facts.threads > use.usable:
+        return True
+    if own > use.usable:
+        return not _others_hold_the_cores(measured, use)
+    return own == use.usable and use.running is not None and round(use.running) <= own + 1
+
+
+def _others_hold_the_cores(measured: Measured, use: CpuUse) -> bool:
+    """Whether all cores are busy, though what the command ran for a step would leave some idle if it waited for neither
+    a core nor a batch meanwhile."""
+    host = _host(measured)
+    if host is None or use.used is None or use.busy_ms is None or use.busy_ms < FULL * 1000 * use.cores:
+        return False
+    waited_ms = measured.of_counted * (host.waited_ms or 0.0)
+    all_ms = _of_all_steps(measured)
+    unhindered_ms = measured.step_ms - (waited_ms if all_ms is None else all_ms) - (measured.phases.data or 0.0)
+    return use.used * measured.step_ms < FULL * use.usable * unhindered_ms
 
 
 def by_others(measured: Measured) -> bool:

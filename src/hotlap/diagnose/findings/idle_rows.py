@@ -8,6 +8,8 @@ from hotlap.records.run import OptimizerFacts
 from ._base import Measured
 
 MOSTLY = 0.5
+CALL = "`F.embedding(index, table, sparse=True)` in place of `table[index]` or `index_select`"
+REPLACES = ("optimizer",)
 
 
 def find(measured: Measured) -> Finding | None:
@@ -18,18 +20,22 @@ def find(measured: Measured) -> Finding | None:
         return None
     updating = measured.took_ms("optimizer")
     rows, width = one.matrix
+    roots = measured.facts.roots if measured.facts else ()
+    bare = bool(roots) and all(root.embeds is False for root in roots)
+    where = None if bare else call_of(measured.facts, ("Embedding", "EmbeddingBag"))
     return Finding(
         id="idle-rows",
         bound="bandwidth",
         share=measured.share("optimizer") * one.idle,
         cost_ms=updating * one.idle,
-        title=f"{one.name} updates all rows of an embedding, of which few were used",
-        where=call_of(measured.facts, ("Embedding", "EmbeddingBag")) or measured.place_of(measured.root),
+        title=f"{one.name} updates all rows of {'a table' if bare else 'an embedding'}, of which few were used",
+        where=where or measured.place_at(one.made) or measured.place_of(measured.root),
         evidence=f"{one.idle:.0%} of what it holds lies in rows without a gradient; the largest matrix is "
         f"{rows:,} x {width:,}; the update takes {ms(updating)} a step",
         why="the gradient of an embedding is dense, so it is as large as the table, and the optimizer reads and writes "
         "all of it and of its averages",
-        instead="`nn.Embedding(..., sparse=True)` with torch.optim.SparseAdam for the tables (or SGD, Adagrad), "
-        "another optimizer for the rest; rows without a gradient then stay, where Adam's averages moved them on",
+        instead=f"{CALL if bare else '`nn.Embedding(..., sparse=True)`'} with torch.optim.SparseAdam for the tables "
+        "(or SGD, Adagrad), another optimizer for the rest; rows without a gradient then stay, where Adam's averages "
+        "moved them on",
         named=True,
     )

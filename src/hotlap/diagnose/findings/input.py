@@ -53,8 +53,9 @@ def _why(measured: Measured, loader: LoaderFacts) -> str:
     if not loader.workers:
         return "batches are made in the training process, one after another, while the model stands still"
     ready = f"{loader.asked - loader.late} of {loader.asked} batches were" if loader.late else "every batch was"
-    if _handed_over(measured, loader):
-        return f"the workers keep up: {ready} ready; taking one over from its worker is what takes the time"
+    if _ready(loader):
+        crowded = ", and all cores are busy" if _full(measured) else ""
+        return f"the workers keep up: {ready} ready; taking one over from its worker is what takes the time{crowded}"
     slowly = "the workers make batches more slowly than the model uses them up"
     if loader.asked < ENOUGH or not loader.asked_ms or many_tensors(loader):
         return f"{slowly}, or to take one over takes as long"
@@ -85,10 +86,13 @@ def _full(measured: Measured) -> bool:
 
 
 def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
-    """Whether most of the time went to batches that were ready. (Workers that deliver
-    together are waited for at one batch of many.) Not told where a batch that is there waits for a core too."""
-    if _full(measured):
-        return False
+    """Whether larger tensors would help: not where a batch that is there waits for a core too."""
+    return _ready(loader) and not _full(measured)
+
+
+def _ready(loader: LoaderFacts) -> bool:
+    """Whether most of the time went to batches that were ready. (Workers that deliver together are waited for at one
+    batch of many.)"""
     return loader.asked >= ENOUGH and loader.late_ms < MOSTLY * loader.asked_ms
 
 

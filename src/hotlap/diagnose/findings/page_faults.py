@@ -2,8 +2,9 @@
 
 from hotlap.levers import answering
 from hotlap.levers.host.host_allocator import LEAST_FAULTS
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import LEAST_NAMED, MUCH, Finding
 from hotlap.records.durations import ms
+from hotlap.records.run import HostFacts
 
 from ._base import Measured, counted
 
@@ -13,7 +14,10 @@ FROM_DISK = 1.0
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share 0: the phases hold this time. At most: time in the kernel is of all threads, and not of faults alone."""
+    """Share: on the CPU what the thread that trains took for faults, by how long one takes there, where that is much of
+    the time in which it had a core, as phases are long by waits for one too. Else 0, and a cost at most: time in the
+    kernel is of all threads, and not of faults alone. As no line of a script's makes them, they are a cause from MUCH
+    on."""
     host = measured.facts.host if measured.facts else None
     if host is None or not measured.host_matters:
         return None
@@ -21,16 +25,32 @@ def find(measured: Measured) -> Finding | None:
     if host.faults < LEAST_FAULTS or system_ms < LEAST * measured.step_ms:
         return None
     disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
+    evidence = f"{host.faults:.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
+    evidence += f"{ms(system_ms)} a step of all threads"
+    taken_ms = measured.of_counted * _taken_ms(host)
+    ran_ms = measured.step_ms - measured.of_counted * (host.waited_ms or 0.0)
+    known = not measured.cuda and taken_ms >= LEAST_NAMED * ran_ms > 0
+    if known:
+        evidence += f", {ms(taken_ms)} of the thread that trains for its {host.own_faults:.0f} faults"
     return Finding(
         id="page-faults",
         bound="unknown",
-        share=0.0,
-        cost_ms=min(measured.step_ms, system_ms),
+        share=min(1.0, taken_ms / ran_ms) if known else 0.0,
+        cost_ms=min(measured.step_ms, taken_ms if known else system_ms),
         title="Linux page faults: memory is given back and taken again each step",
-        evidence=f"{host.faults:.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
-        f"{ms(system_ms)} a step of all threads",
+        evidence=evidence,
         why="the kernel clears each page of 4 KiB again when it is next touched",
         instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",
         levers=answering("page-faults"),
-        beneath=True,
+        beneath=not known,
+        named=known and taken_ms >= MUCH * ran_ms,
     )
+
+
+def _taken_ms(host: HostFacts) -> float:
+    """Of a step, by the thread that trains: for pages that it takes again, not for those by which the process grows. No
+    more than the kernel takes."""
+    if host.own_faults is None or host.fault_us is None:
+        return 0.0
+    again = max(0.0, host.own_faults - host.grown)
+    return min(host.system_ms, again * host.fault_us / 1000)

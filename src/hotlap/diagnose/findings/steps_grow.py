@@ -3,7 +3,18 @@
 import ast
 import re
 
-from hotlap.diagnose.source import call_of, files_of, first_of, growing, name_at
+from hotlap.diagnose.source import (
+    Loop,
+    call_of,
+    calls_in,
+    files_of,
+    first_of,
+    function_at,
+    growing,
+    name_at,
+    parsed,
+    place_at,
+)
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, RootFacts
@@ -21,7 +32,11 @@ def find(measured: Measured) -> Finding | None:
     lost = max(0.0, measured.step_ms - first)
     grown = [root for root in (measured.facts.roots if measured.facts else ()) if root.piled]
     joined = next((at for file in files_of(measured.facts) for at in growing(file)), None) if not grown else None
+    registered = _registered(measured.facts, grown[0]) if grown else None
+    again = _again(measured.facts, registered)
     more = "; ".join(_hooks(root) for root in grown)
+    if registered is not None and again != registered:
+        more += f", registered at line {registered.line}"
     phase, more_ms = measured.grown_in
     return Finding(
         id="steps-grow",
@@ -29,7 +44,7 @@ def find(measured: Measured) -> Finding | None:
         share=min(1.0, lost / measured.step_ms),
         cost_ms=lost,
         title="hooks pile up: each step takes longer" if grown else "each step takes longer than the last",
-        where=_registered(measured.facts, grown[0]) if grown else joined,
+        where=again or joined,
         evidence=f"{ms(first)} a step at first, {ms(last)} {steps} steps later"
         + (f" (+{ms(min(more_ms, last - first))} in {phase})" if phase and more_ms > 0 else "")
         + (f": {ms((last - first) / steps)} more in each" if steps else "")
@@ -55,6 +70,19 @@ def _hooks(root: RootFacts) -> str:
         f"hooks on the forwards of {root.name}: {root.hooks[0]}, then {root.hooks[1]}; up to {root.alike[1]} of the "
         f"same function{called} on one module"
     )
+
+
+def _again(facts: Facts | None, registered: Place | None) -> Place | None:
+    """The line of a loop that calls the function that registers, where there is one: there it can be taken out."""
+    function = function_at(registered) if registered is not None else None
+    if registered is None or function is None:
+        return registered
+    for file in dict.fromkeys((*files_of(facts), registered.file)):
+        loops = (one for one in ast.walk(parsed(file) or ast.Module([], [])) if isinstance(one, Loop))
+        lines = [call.lineno for one in loops for call in calls_in(one) if name_at(call.func) == function.name]
+        if lines:
+            return place_at(file, min(lines))
+    return registered
 
 
 def _registered(facts: Facts | None, root: RootFacts) -> Place | None:

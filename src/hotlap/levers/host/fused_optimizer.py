@@ -28,7 +28,7 @@ class FusedOptimizer(Lever):
         optimizers = context.facts.optimizers
         if not optimizers:
             return Applies(False, "no torch optimizer steps in this script")
-        whys = [_why_not(optimizer) for optimizer in optimizers]
+        whys = [why_not(optimizer) for optimizer in optimizers]
         if all(whys):
             return Applies(False, whys[0] or "")
         names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why)
@@ -71,7 +71,7 @@ def _fused(optimizer: Any) -> None:
         raise NothingToDo(why)
 
 
-def _why_not(optimizer: "OptimizerFacts") -> str | None:
+def why_not(optimizer: "OptimizerFacts") -> str | None:
     """Why an optimizer can't be fused."""
     if not optimizer.builtin or optimizer.name not in FUSED:
         return f"{optimizer.name} has no fused implementation"

@@ -1,8 +1,9 @@
-"""What an op takes longer on the CPU by numbers too small to be normal: it is done again, with and without them."""
+"""What an op takes longer on the CPU by the numbers that it is given, too small to be normal, or of 16 bits where the
+processor computes in 32: it is done again, with these and with others."""
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from .torch_internals import is_plain
 
 FLOATS: Final = (torch.float32, torch.float64, torch.bfloat16)
+HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 SAMPLED, MOST_TENSORS, MOST_NUMBERS = 4096, 256, 1 << 23
 """Numbers of a tensor that are looked at for denormal ones, tensors, and numbers up to which an op is done again."""
 LEAST, SLOWER, TIMES = 0.05, 1.5, 3
@@ -39,28 +41,41 @@ def slower(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: S
     them; 1 where there are few. tensors: that it is given. It must draw no numbers."""
     if sum(one.numel() for one in tensors) > MOST_NUMBERS or denormal_share(tensors) < LEAST:
         return 1.0
+    return _times_as_long(func, args, kwargs, _flushed)
+
+
+def slower_in_half(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Any]) -> float:
+    """How many times as long an op on the CPU takes as in float32; 1 where it is not on numbers of 16 bits."""
+    kinds, devices = ({getattr(one, of) for one in tensors} for of in ("dtype", "device"))
+    on_the_cpu = all(map(is_plain, tensors)) and devices == {torch.device("cpu")}
+    if not kinds or kinds - HALVES or not on_the_cpu or sum(one.numel() for one in tensors) > MOST_NUMBERS:
+        return 1.0
+    return _times_as_long(func, args, kwargs, torch.Tensor.float)
+
+
+def _times_as_long(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], other: Callable[[Any], Any]) -> float:
+    """As an op on other tensors, made of copies of its own; 1 below SLOWER, or where it can't be done again."""
     took: tuple[list[int], list[int]] = [], []
-    for flushed in (0, 1) * TIMES:
-        given, named = _copied(args, flushed), _copied(kwargs, flushed)
+    for changed in (0, 1) * TIMES:
+        given, named = (_copied(of, other if changed else lambda one: one) for of in (args, kwargs))
         begun = time.perf_counter_ns()
         try:
             func(*given, **named)
         except RuntimeError:  # its tensor is a part of another's memory, as for `as_strided`
             return 1.0
-        took[flushed].append(time.perf_counter_ns() - begun)
+        took[changed].append(time.perf_counter_ns() - begun)
     times = min(took[0]) / min(took[1])
     return times if times >= SLOWER else 1.0
 
 
-def _copied(of: Any, flushed: int) -> Any:
+def _copied(of: Any, other: Callable[[Any], Any]) -> Any:
     """So that an op may write to it."""
     if isinstance(of, dict):
-        return {name: _copied(one, flushed) for name, one in of.items()}
+        return {name: _copied(one, other) for name, one in of.items()}
     if isinstance(of, (list, tuple)):
-        return [_copied(one, flushed) for one in of]
-    if not isinstance(of, torch.Tensor):
-        return of
-    copy = of.detach().clone()
-    if flushed and copy.dtype in FLOATS:
-        copy.masked_fill_(copy.abs() < torch.finfo(copy.dtype).tiny, 0)
-    return copy
+        return [_copied(one, other) for one in of]
+    return other(of.detach().clone()) if isinstance(of, torch.Tensor) else of
+
+
+def _flushed(copy: Any) -> Any:
+    return copy.masked_fill_(copy.abs() < torch.finfo(copy.dtype).tiny, 0) if copy.dtype in FLOATS else copy

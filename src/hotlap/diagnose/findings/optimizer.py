@@ -1,0 +1,52 @@
+"""On the CPU an optimizer updates tensor by tensor, each in several operations. (On a device a trace tells.)"""
+
+from hotlap.levers import answering
+from hotlap.levers.host.fused_optimizer import why_not
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+from hotlap.records.run import Facts, OptimizerFacts
+
+from ._base import Measured, counted
+
+LEAST = 0.15
+"""Of the step. A fused kernel took away four fifths of an update of a third of it, and half of one of a fifth."""
+ONE_PASS = "SGD"
+"""Without momentum its update is one operation as it is."""
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: the update, where each optimizer that steps has a fused kernel and does not use it."""
+    facts = measured.facts
+    share = measured.share("optimizer")
+    if facts is None or measured.cuda or share < LEAST or answering("optimizer")[0] in measured.levers:
+        return None
+    optimizers = facts.optimizers
+    if not optimizers or not all(_in_passes(one) and not _compiled(one, facts) for one in optimizers):
+        return None
+    names = " and ".join(dict.fromkeys(one.name for one in optimizers))
+    lines = ", ".join(dict.fromkeys(str(one.made[1]) for one in optimizers[1:] if one.made))
+    first = optimizers[0]
+    return Finding(
+        id="optimizer",
+        bound="compute",
+        share=share,
+        title=f"{names} {'update' if ' and ' in names else 'updates'} one tensor after another, in several passes each",
+        where=measured.place_at(first.made) or measured.place_at(first.stepped),
+        evidence=f"{counted(sum(one.tensors for one in optimizers), 'tensor')}; the update takes "
+        f"{ms(measured.took_ms('optimizer'))} a step{f'; likewise that of line {lines}' if lines else ''}",
+        why="each of its operations reads and writes a whole tensor again, or makes a new one, and is issued by itself",
+        instead=f"`{first.name}(..., fused=True)`: one kernel, which goes over parameters, gradients and averages once",
+        levers=answering("optimizer"),
+        named=True,
+    )
+
+
+def _in_passes(optimizer: OptimizerFacts) -> bool:
+    several = optimizer.name != ONE_PASS or optimizer.momentum
+    return several and optimizer.devices == ("cpu",) and why_not(optimizer) is None
+
+
+def _compiled(optimizer: OptimizerFacts, facts: Facts) -> bool:
+    """Whether torch.compile may have its update, whose operations it fuses."""
+    file, _, function = optimizer.stepped or ("", 0, "")
+    return any("/optim/" in one.file or (one.file, one.function) == (file, function) for one in facts.compiled)
