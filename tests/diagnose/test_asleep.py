@@ -47,7 +47,6 @@ def found_at(
     [
         (5, "", "self.clock.tick"),
         (6, "", "self.link.step_and_answer"),
-        (10, "", "time.sleep"),
         (6, "socket.SocketIO.readinto", "socket.SocketIO.readinto"),
     ],
 )
@@ -66,7 +65,7 @@ def test_the_line_and_what_is_called_there(line: int, inside: str, it: str, tmp_
         (6, "cpu", OTHERS_RUN, False),  # it may be what other threads compute
         (6, "cpu", OTHERS_STARVE, False),  # or would
         (6, "cpu", None, False),
-        (10, "cpu", OTHERS_RUN, True),
+        (5, "cpu", OTHERS_RUN, True),
     ],
 )
 def test_what_else_it_may_wait_for(line: int, device: str, host: HostFacts | None, told: bool, tmp_path: Path) -> None:
@@ -78,6 +77,7 @@ def test_where_it_runs_or_the_cause_says_more_it_does_not_sleep(tmp_path: Path) 
         assert found_at(line, 0.0, tmp_path).title != SLEEPS.title
         assert found_at(line, 3.0, tmp_path).title != SLEEPS.title, "0.3 ms of a step"
     assert found_at(4, 0.0, tmp_path).title == "a Python loop over single elements"
+    assert found_at(10, 70.0, tmp_path).title == "the loop sleeps"
     assert found_at(7, 70.0, tmp_path).title == "a program is started in the loop"
     inside_torch = found_at(6, 70.0, tmp_path, inside="torch.all_reduce")
     assert inside_torch.id == "communication" and inside_torch.title != SLEEPS.title

@@ -9,16 +9,17 @@ from hotlap.records.diagnosis import Place
 from hotlap.records.profile import Samples
 from hotlap.records.run import HostFacts
 
-from .causes import SLEEPS, Cause
+from .causes import KNOWN, SLEEPS, Cause
 from .samples import place_of
 from .source import calls_in, name_at, name_of, simple_at
 
 CauseOf = Callable[..., Cause | None]
 
 WAITS_TOO: Final = frozenset(
-    {"checkpointing", "files", "logging", "manager-proxy", "network", "processes", "queries", "empty-cache"}
+    {"checkpointing", "files", "logging", "manager-proxy", "network", "processes", "queries", "empty-cache", "sleeping"}
 )
 """Causes that say more of what is waited for."""
+TITLES: Final = frozenset({SLEEPS.title, *(one.cause.title for one in KNOWN if one.cause.id == "sleeping")})
 SLEEPERS: Final = frozenset(
     {"sleep", "tick", "delay", "pause", "waitKey", "select", "poll", "recv", "accept", "readline", "input"}
 )

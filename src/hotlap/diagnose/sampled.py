@@ -16,9 +16,9 @@ from hotlap.records.profile import SampledLine, Samples, WorkerSamples, place_in
 from hotlap.records.run import HostFacts, LoaderFacts
 
 from . import small_ops
-from .asleep import CauseOf, with_sleeps
+from .asleep import TITLES, CauseOf, with_sleeps
 from .batches import MODEL, bound_of_batches
-from .causes import CUT, SLEEPS, VALIDATES, Cause
+from .causes import CUT, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .in_the_model import in_the_model, with_parametrizations
@@ -186,7 +186,7 @@ def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
 
 
 def _sleeps(findings: Iterable[Finding]) -> bool:
-    return any(one.title == SLEEPS.title for one in findings)
+    return any(one.title in TITLES for one in findings)
 
 
 def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Finding]:
