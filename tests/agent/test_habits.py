@@ -16,7 +16,8 @@ from hotlap.agent.facts.optimizer import describe_optimizer, idle_rows, look_at_
 
 from .harness import Runner, check_clean, check_same
 
-WHATS = ["plain", "anomaly", "hooks", "iterators", "checkpoint", "sparse", "all-rows", "profiler", "table"]
+WHATS = ["plain", "anomaly", "around", "first", "hooks", "iterators", "checkpoint", "sparse", "all-rows", "profiler"]
+WHATS += ["table"]
 
 
 @pytest.mark.parametrize("what", WHATS)
@@ -26,7 +27,8 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     check_same(ran, bare)
     facts = ran.facts
     (loader,), (root,), (optimizer,) = facts.loaders, facts.roots, facts.optimizers
-    assert facts.switches == {"anomaly": ("detect_anomaly",), "profiler": ("profiler",)}.get(what, ())
+    anomaly = ("detect_anomaly",)
+    assert facts.switches == {"anomaly": anomaly, "around": anomaly, "profiler": ("profiler",)}.get(what, ())
     assert root.hooks == ((1, 20) if what == "hooks" else (0, 0)) == root.alike
     assert root.piled is (what == "hooks")
     assert (root.hook is not None and root.hook[1:] == (43, "<lambda>")) is (what == "hooks")

@@ -316,6 +316,8 @@ def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
         (hook, f"RuntimeError: injected into {hook}")
     ]
     assert not (ran.ranks[0].path / "trace.json.gz").exists()
+    assert (hook == profile_module.EXPORT) is ("could not be written" in profile_of(ran).note)
+    assert profile_of(ran).note and ran.ranks[0].profiled
     marked = [step.step for step in ran.steps if step.probe]
     assert 1 <= len(marked) <= 6 + MOST
     assert marked == list(range(marked[0], marked[-1] + 1))
@@ -345,6 +347,8 @@ def test_samples_are_at_the_lines_that_take_the_time(every: int, evaluation: str
         assert text[top[phase][0] - 1].endswith(f"# {mark}"), (phase, top)
     assert every == 1 or text[top["other"][0] - 1].endswith("# other"), top
     assert found.looks > 10 and found.steps >= 2
+    stood = {text[line - 1].rpartition("# ")[2] for _, file, line, _, inside, _ in found.stood if file >= 0}
+    assert stood >= {"data", "forward", "other"}
 
 
 FULL_DISK = """
@@ -412,6 +416,15 @@ def test_ranks_take_the_same_windows(runner: Runner) -> None:
         Profile(file="trace.json.gz", first_step=at + 2 + SAMPLED, steps=3, wanted=3)
     ] * 2
     assert len({len(list(rank.steps)) for rank in ran.ranks}) == 1
+
+
+@pytest.mark.parametrize("kinds", [("coo", "csr", "mkldnn"), ("nested", "jagged"), ("meta", "quantized", "subclass")])
+def test_tensors_without_a_storage_of_their_own_are_passed_by(runner: Runner, kinds: tuple[str, ...]) -> None:
+    ran = runner.forked("kinds.py", *kinds, profile_steps=3)
+    check_clean(ran)
+    check_sound(ran, runner.bare("kinds.py", *kinds))
+    assert profile_of(ran).steps == 3
+    assert {row[0] for row in lines_of(ran).ops} >= {"aten::addmm"}
 
 
 def test_what_a_step_computes_and_does_not_need(runner: Runner) -> None:

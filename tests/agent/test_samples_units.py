@@ -60,6 +60,23 @@ def _busy_and_writing(handle: int) -> tuple[int, int]:
     return by_function.get("busy", 0), by_function.get("work", 0)
 
 
+def test_a_thread_stands_where_it_sleeps_and_not_where_it_computes() -> None:
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+
+    def sleeps() -> None:
+        time.sleep(0.01)
+
+    def computes() -> None:
+        sum(range(100_000))
+
+    with samples.watching():
+        while samples.looks < 60:
+            sleeps()
+            computes()
+    stood = {function.rsplit(".", 1)[-1]: took for *_, function, _, took in samples.document()["stood"]}
+    assert stood.keys() == {"sleeps"} and stood["sleeps"] > 50
+
+
 def test_hotlaps_own_work_is_nobodys_line() -> None:
     samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
     agent = Path(sys.modules[Samples.__module__].__file__ or "").parent

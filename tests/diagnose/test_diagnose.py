@@ -194,8 +194,11 @@ def test_a_device_that_nvml_saw_busy_did_not_wait_for_the_host(tmp_path: Path, b
 @pytest.mark.parametrize(("file", "said"), [(None, True), ("trace.json.gz", False)])
 def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, said: bool) -> None:
     run = folder_of(tmp_path, (steps(), FACTS))
+    before = verdict(run).findings
     write_record(run / "rank-0" / "profile.json", Profile(file=file, wanted=3, note="the run ended before it"))
-    assert ("no profile was taken: the run ended before it" in verdict(run).unknown) == said
+    found = verdict(run)
+    assert ("no profile was taken: the run ended before it" in found.unknown) == said
+    assert ["--profile" in one.why for one in (before[0], found.findings[0])] == [True, False]
 
 
 def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:
@@ -578,8 +581,21 @@ def test_evaluation_compiles_and_probes_are_left_out(tmp_path: Path) -> None:
     assert (found.steps, found.steady_steps) == (60, 56)
     assert found.spread.p90 == found.step_ms == pytest.approx(10.0)
     assert found.phases.other == 0.0
-    walls = [line.wall_ms for line in lines[found.warmup_steps :]]
+    walls = [line.wall_ms for line in lines[found.warmup_steps :] if not line.probe]
     assert (found.evaluations, found.evaluating) == (1, pytest.approx(lines[20].wall_ms / sum(walls)))
+
+
+def test_what_hotlap_itself_takes_is_no_part_of_the_time(tmp_path: Path) -> None:
+    """A trace that was written in 17 s made evaluations of 96% to 60%, and all other shares as wrong."""
+    lines = with_walls([10.0] * 60)
+    for at, took, probe in ((20, 9000.0, False), (30, 9000.0, True), (40, 17_000.0, True)):
+        lines[at] = step(at, phases(other=took), evaluation=at < 40, probe=probe)
+    found = verdict(folder_of(tmp_path, (lines, FACTS)))
+    shares = {one.id: one.share for one in found.findings}
+    assert found.evaluations == 1
+    assert found.evaluating == pytest.approx(9000 / (9000 + 10.0 * (57 - found.warmup_steps)))
+    assert shares["evaluation"] == pytest.approx(found.evaluating)
+    assert sum(shares.values()) == pytest.approx(1.0, abs=0.01)
 
 
 def test_an_evaluation_in_most_steps_is_part_of_the_loop(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from test_diagnose import FACTS, LOADER, folder_of, phases, step
 
 from hotlap.diagnose.evaluated import with_evaluation
 from hotlap.diagnose.verdict import verdict
-from hotlap.records.diagnosis import Diagnosis, Place
+from hotlap.records.diagnosis import Diagnosis, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.profile import LongSamples, SampledPath, Samples
 from hotlap.records.run import Facts, Step
@@ -99,3 +99,50 @@ def test_what_the_line_does_is_told(tmp_path: Path) -> None:
     first = with_evaluation(before, seen(row, file=str(tmp_path / "train.py"))).findings[0]
     assert first.title == "evaluations of the model: objects are copied deeply"
     assert "_foreach_copy_" in first.instead and "evaluate less often" in first.instead
+
+
+OWN = """
+def recall(model, rows):
+    right = 0
+    for row in rows:
+        scores = model(row)
+        guess = pick(scores)
+        right += guess == row
+        seen.append(guess)
+    return right
+"""
+
+
+def own(*lines: tuple[int, str, float], folder: Path, source: str = OWN, device: str = "cpu") -> Finding:
+    """The finding, where lines of `recall` and what they are in took so many ms of 1000."""
+    (folder / "train.py").write_text(source)
+    before = msgspec.structs.replace(verdict(folder_of(folder / "run", (evaluates(800.0), FACTS))), device=device)
+    rows = [("evaluation", (MAIN, CALL, (0, at, "recall")), inside, took) for at, inside, took in lines]
+    rest = 1000.0 - sum(row[3] for row in rows)
+    model = ("evaluation", (MAIN, CALL, (0, 5, "recall"), (0, 40, "Net.forward")), "torch.linear", rest)
+    return with_evaluation(before, seen(*rows, model, file=str(folder / "train.py"))).findings[0]
+
+
+def test_an_evaluation_that_is_the_scripts_own_code_is_told_its_line(tmp_path: Path) -> None:
+    """No line has most of it; larger batches and no gradients would make it no shorter."""
+    found = own((6, "", 250.0), (7, "", 300.0), (8, "", 200.0), folder=tmp_path)
+    assert found.title == "evaluations of the model: a Python loop over single elements"
+    assert found.where == Place(file=str(tmp_path / "train.py"), line=7, function="recall")
+    assert "75% of an evaluation's time at such lines of recall" in found.evidence
+    assert "in place of `rows` whole arrays" in found.instead and "evaluate less often" in found.instead
+    assert "inference_mode" not in found.instead and "larger batches" not in found.instead
+
+
+def test_other_evaluations_keep_their_advice(tmp_path: Path) -> None:
+    """Where the model takes most of it, torch computes at those lines, or nobody knows what they do."""
+    straight = OWN.replace("    for row in rows:\n", "").replace("        ", "    ")
+    for at, (lines, source) in enumerate(
+        (
+            (((6, "", 200.0), (7, "", 200.0)), OWN),
+            (((6, "torch.topk", 400.0), (7, "torch.eq", 400.0)), OWN),
+            (((5, "", 400.0), (6, "", 400.0)), straight),
+        )
+    ):
+        (tmp_path / str(at)).mkdir()
+        found = own(*lines, folder=tmp_path / str(at), source=source)
+        assert found.title == "evaluations of the model" and "inference_mode" in found.instead

@@ -13,6 +13,7 @@ import torch
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measured
+from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
@@ -113,7 +114,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
     ("debug-switches", {"more": {"switches": ("profiler",)}}),
-    ("debug-switches", {"more": {"switches": ("PYTORCH_NO_CUDA_MEMORY_CACHING",)}}),
+    ("debug-switches", {"more": {"switches": ("PYTORCH_NO_CUDA_MEMORY_CACHING",), "device": "cuda"}}),
     ("python-modes", {"more": {"dispatch_modes": ("DebugMode",)}, "root": {"modules": 60}}),
     ("optimizer-groups", GROUPS),
     (
@@ -719,5 +720,35 @@ def test_groups_come_before_launches_that_they_are_part_of() -> None:
 def test_a_switch_of_the_environment_is_at_the_line_that_sets_it(tmp_path: Path) -> None:
     name, source = "PYTORCH_NO_CUDA_MEMORY_CACHING", tmp_path / "train.py"
     source.write_text(f'import os\nos.environ["{name}"] = "1"\n')
-    (found, *_) = in_order(findings_of(measured(more={"switches": (name,), "argv": (str(source),)})))
+    facts = {"switches": (name,), "argv": (str(source),), "device": "cuda"}
+    (found, *_) = in_order(findings_of(measured(more=facts)))
     assert (found.id, found.where and found.where.line) == ("debug-switches", 2) and name in found.title
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_switches_of_cuda_are_none_where_no_step_uses_it(device: str) -> None:
+    of_cuda = ("CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING", "set_sync_debug_mode")
+    found = [one for one in findings_of(measured(more={"switches": of_cuda, "device": device})) if one.id == ID]
+    assert bool(found) is (device == "cuda")
+    both = findings_of(measured(more={"switches": (*of_cuda, "detect_anomaly"), "device": device}))
+    (told,) = (one for one in both if one.id == ID)
+    assert told.title == ANOMALY and ("LAUNCH_BLOCKING" in told.evidence) is (device == "cuda")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("torch.autograd.set_detect_anomaly(False)\ntorch.autograd.set_detect_anomaly(args.debug)", 2),
+        ("def fit():\n    with torch.autograd.detect_anomaly():\n        loss.backward()", 2),
+        ("set_detect_anomaly(mode=False)\nTrainer(detect_anomaly=debug)", 2),
+        ("Trainer(detect_anomaly=False)", None),
+    ],
+)
+def test_the_line_that_has_anomaly_detection_on(text: str, line: int | None, tmp_path: Path) -> None:
+    """Also in a file that only the optimizer's step tells of."""
+    source = tmp_path / "loop.py"
+    source.write_text(text)
+    optimizer = {"stepped": (str(source), 1, "fit")}
+    found = findings_of(measured(more={"switches": ("detect_anomaly",)}, optimizer=optimizer))
+    (where,) = (one.where for one in found if one.id == ID)
+    assert (where and where.line) == line

@@ -11,8 +11,11 @@ import pytest
 import hotlap.diagnose.findings
 from hotlap.diagnose.findings import compute
 from hotlap.diagnose.findings.compute import ISSUING
+from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
+from hotlap.diagnose.findings.debug_switches import UNTOLD as UNMEASURED
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
-from hotlap.diagnose.profiled import UNTOLD, with_traces
+from hotlap.diagnose.profiled import with_traces
+from hotlap.diagnose.verdict import UNTOLD, without_untold
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
@@ -774,6 +777,22 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "told"), [("aten::_is_any_true", True), ("aten::any", False)])
+def test_what_anomaly_detection_takes_at_least(name: str, told: bool) -> None:
+    """The script's own `isnan` beside one for each gradient is not counted with it."""
+    seen = Finding(id=ID, bound="unknown", share=0.0, named=True, title=ANOMALY, evidence=f"on{UNMEASURED}")
+    host = (
+        HostTime(name=name, ns=3 * MS, total_ns=3 * MS, count=6),
+        HostTime(name="aten::isnan", ns=1, total_ns=8 * MS, count=12),
+    )
+    run = diagnosis(seen, Finding(id="compute", bound="compute", share=0.9))
+    found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host, unprofiled_ms=100.0),)))
+    first = found.findings[0]
+    assert (first.id, first.cost_ms, first.share > 0) == (ID, None, told)
+    assert ("search for NaN alone takes 7.00 ms" in first.evidence) is told
+    assert (UNMEASURED in first.evidence) is not told
+
+
 def row(name: str, took: int, line: int | None = None, total: int = 0) -> HostTime:
     where = None if line is None else Place(file="t.py", line=line, function="f")
     return HostTime(name=name, ns=took * MS, total_ns=(total or took) * MS, count=1, where=where)
@@ -802,7 +821,7 @@ def test_on_the_cpu_the_line_of_computing_is_the_dearest_in_all() -> None:
 def test_ops_that_contradict_the_phases_are_not_told(traced: int, told: bool) -> None:
     """1.99 ms of an op of the backward stood beside a backward of 0.37 ms."""
     run = msgspec.structs.replace(
-        diagnosis(Finding(id="compute", bound="compute", share=0.1, why=UNTOLD[0])),
+        diagnosis(Finding(id="compute", bound="compute", share=0.1)),
         phases=Phases(forward=2.0, backward=1.0, optimizer=1.0, other=41.0),
     )
     backward = row("hotlap:backward", 0, 3, traced)
@@ -820,6 +839,7 @@ def test_nothing_that_a_trace_tells_is_said_to_take_one() -> None:
         HostTime(name="aten::mkldnn_convolution", ns=3 * MS, total_ns=3 * MS, count=1),
         HostTime(name="aten::clamp_min", ns=3 * MS, total_ns=3 * MS, count=1),
     )
+    computing, waits = map(without_untold, (computing, waits))
     cpu = with_traces(diagnosis(computing), TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert cpu.findings[0].why.startswith("in the trace arithmetic (matrix products, convolutions) takes 75% of")
     small = msgspec.structs.replace(computing, why=ISSUING)

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from .op_call import OpCall, Place, tensors, version
-from .torch_internals import has_storage, storage, storage_reference
+from .torch_internals import is_plain, storage, storage_reference
 
 COPIES: Final = frozenset({"aten::_to_copy", "aten::copy_", "aten::to"})
 STAGED: Final = 0.5
@@ -62,8 +62,7 @@ class CopiedAgain:
 
 
 def _is_on_host(one: Any) -> bool:
-    known = isinstance(one, torch.Tensor) and one.layout is torch.strided and has_storage(one)
-    return bool(known and one.device.type == "cpu")
+    return is_plain(one) and one.device.type == "cpu"
 
 
 def _copied(call: OpCall) -> Any:

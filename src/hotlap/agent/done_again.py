@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from .probe import is_plain
+from .torch_internals import is_plain
 
 FLOATS: Final = (torch.float32, torch.float64, torch.bfloat16)
 HALVES: Final = frozenset({torch.float16, torch.bfloat16})

@@ -26,6 +26,8 @@ class Habits:
 
     def __init__(self) -> None:
         self.switches: set[str] = set()
+        self.anomalies = 0
+        """Backwards that were looked at, with anomaly detection on."""
         self.forwards = 0
         """With gradients, that were looked at."""
         self._modes: Counter[tuple[str, str]] = Counter()
@@ -49,6 +51,10 @@ class Habits:
         least = self.forwards / 2 if self.forwards >= WITHIN else math.inf
         return sorted(name for (of, name), times in self._modes.items() if of == sees and times >= least)
 
+    def told(self, backwards: int) -> list[str]:
+        """Switches, of them anomaly detection where it was on in half of so many backwards: some begin with it."""
+        return sorted(self.switches | ({"detect_anomaly"} if 2 * self.anomalies >= max(1, backwards) else set()))
+
     def step_done(self, index: int) -> None:
         """Whether a profiler is on, step for step; one with a schedule goes off in between."""
         begun, last = self._profiled
@@ -61,10 +67,9 @@ class Habits:
 def switches() -> list[str]:
     """Switches for debugging that are on now."""
     found = {
-        "detect_anomaly": torch.is_anomaly_enabled(),
         "fill_uninitialized_memory": torch.are_deterministic_algorithms_enabled()
         and torch.utils.deterministic.fill_uninitialized_memory,
-        "CUDA_LAUNCH_BLOCKING": os.environ.get("CUDA_LAUNCH_BLOCKING") == "1",
+        "CUDA_LAUNCH_BLOCKING": torch.cuda.is_initialized() and os.environ.get("CUDA_LAUNCH_BLOCKING") == "1",
         "PYTORCH_NO_CUDA_MEMORY_CACHING": torch.cuda.is_initialized()
         and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1",
         "set_sync_debug_mode": torch.cuda.is_initialized() and torch.cuda.get_sync_debug_mode() != 0,

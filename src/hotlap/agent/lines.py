@@ -31,6 +31,7 @@ from .torch_internals import (
     ENGINE_CODE,
     SCHEMA,
     DispatchMode,
+    is_plain,
     mode_stack,
     pop_mode,
     push_mode,
@@ -345,7 +346,7 @@ class Lines:
         self.ops.append((name, *place))
         if storage_reference is not None and len(self.ops) <= NUMBERED and call is not None:
             self._doing = self._repeats.begin(call, caller.f_code.co_filename.startswith(TORCH))
-        if name in PRODUCTS:
+        if name in PRODUCTS and all(map(is_plain, args[PRODUCTS[name] :][:2])):
             rows, columns = args[PRODUCTS[name] :][:2]
             self._products[columns.size(-1)] += rows.numel() * columns.size(-1)
         if name == LOSS and len(args) == 5 and len(self.targets) < MOST_TARGETS:
@@ -359,7 +360,7 @@ class Lines:
 
     def _targets(self, place: Place, scores: Any, target: Any, weight: Any, reduction: Any, ignored: Any) -> None:
         """How many targets of a loss it leaves out; read when the document is made, as the device is not waited for."""
-        if type(target) is torch.Tensor and target.numel() and not recording():
+        if is_plain(target) and is_plain(scores) and target.numel() and not recording():
             classes, all_ = int(scores.size(-1)), max(1, self._products.total())
             left_out = (target == ignored).sum()
             self.targets.append((place, left_out, target.numel(), classes, self._products[classes] / all_))

@@ -12,7 +12,7 @@ import torch
 from .lines import Places
 from .probe import leaves, row_digests
 from .process_tree import read, stat, threads
-from .torch_internals import FETCHER, MapFetcher, awaited_worker, worker_pids
+from .torch_internals import FETCHER, MapFetcher, awaited_worker, is_dense, is_plain, worker_pids
 
 HUNG_S: Final = 10.0
 """That an unfinished wait for a batch lasted at least, to be told."""
@@ -74,7 +74,7 @@ class Making:
             self._iterator, self._before = weakref.ref(iterator), None
         if not facts["iterable"] or facts["workers"] < 2 or facts["batches"] > 1:
             return
-        rows = set(zip(*[row_digests(leaf) for leaf in leaves(batch) if leaf.layout == torch.strided], strict=False))
+        rows = set(zip(*[row_digests(leaf) for leaf in leaves(batch) if is_dense(leaf)], strict=False))
         if facts["batches"] == 0:
             self._first_rows = rows
         elif len(rows) > 1:  # a stream of equal rows says nothing
@@ -132,7 +132,7 @@ def _homes(sample: Any) -> list[int]:
     found: list[int] = []
     for item in items:
         inner = [_homes(item)] if isinstance(item, (dict, list, tuple)) else []
-        if type(item) is torch.Tensor and item.layout == torch.strided:
+        if is_plain(item):
             inner = [[item.untyped_storage().data_ptr()]]
         if not inner or not inner[0]:
             return []

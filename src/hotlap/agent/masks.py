@@ -5,6 +5,7 @@ from typing import Any, Final
 import torch
 
 from .op_call import OpCall, Place, recording
+from .torch_internals import is_plain
 
 ATTENTION: Final = ("aten::_scaled_dot_product_", "aten::scaled_dot_product_")
 MASKS: Final = ("attn_bias", "attn_mask")
@@ -51,8 +52,7 @@ class Masks:
 def _hides(mask: Any) -> Any:
     """Two truths about a mask: that it leaves nothing out, and that it leaves out exactly what comes later. On its
     device, which is not waited for; None where it is small, or learned."""
-    plain = type(mask) is torch.Tensor and mask.layout is torch.strided and not mask.requires_grad
-    if not plain or mask.dim() < 2 or min(mask.shape[-2:]) < LEAST or recording():
+    if not is_plain(mask) or mask.requires_grad or mask.dim() < 2 or min(mask.shape[-2:]) < LEAST or recording():
         return None
     for at in range(mask.dim() - 2):
         mask = mask if mask.stride(at) else mask.narrow(at, 0, 1)  # what is expanded is looked at once

@@ -18,7 +18,7 @@ import torch
 
 from hotlap.records.session import Session
 
-from .torch_internals import is_mapped, is_transformed, unwrapped
+from .torch_internals import is_dense, is_mapped, is_transformed, unwrapped
 
 MAX_ROWS: Final = 4096
 ROW_ELEMENTS: Final = 4096
@@ -110,7 +110,7 @@ class Probe:
         found = [
             {"kind": "float" if leaf.is_floating_point() else "int", "rows": row_digests(leaf)}
             for leaf in leaves(batch)
-            if leaf.layout == torch.strided
+            if is_dense(leaf)
         ]
         self._write(what="batch", batch=sum(self.batches.values()), leaves=found)
         self.batches[training] += 1
@@ -124,7 +124,7 @@ class Probe:
         """Some values of what an inference forward returned; compared as updates are."""
         pieces = []
         for leaf in leaves(output):
-            if leaf.is_floating_point() and leaf.numel():
+            if leaf.is_floating_point() and is_dense(leaf) and leaf.numel():
                 flat = leaf.detach().reshape(-1)
                 pieces.append(flat[:: max(1, flat.numel() // SAMPLED_ELEMENTS)][:SAMPLED_ELEMENTS].double().cpu())
         if pieces:
@@ -291,9 +291,3 @@ def redraw(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
-
-
-def is_plain(tensor: Any) -> bool:
-    """Whether it may be looked at: no subclass, which may compute then, nor one of several inside of `torch.vmap`."""
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    return type(tensor) in kinds and not tensor.is_nested and tensor.layout == torch.strided and not mapped(tensor)

@@ -68,6 +68,7 @@ SAMPLED_S: Final = 1.0
 MOST_SAMPLED: Final = 30
 TRACES: Final = 3
 COMPILED: Final = f"something was compiled in its steps, each of {TRACES} times"
+FAILED: Final = "a problem of hotlap's own ended it"
 ENOUGH_LOOKS: Final = 60
 """More steps, up to so many, where they are so short that there were fewer looks: then a fifth of the time is ten."""
 LEAST_SAMPLED: Final = 2
@@ -428,6 +429,9 @@ class Profile:
             windows.close()
         if self.lines is not None and self.lines.mode_stays:
             self.failed, self.agent.timeline.watch = True, self  # again, at the next phase
+        if self.session.windows and not self.taken and self.agent.pid == os.getpid():
+            self.record["note"] = FAILED
+            self._write_record()
 
     def forget(self) -> None:
         """Take out what a child forked from the loop would inherit. Its profiler is the parent's."""

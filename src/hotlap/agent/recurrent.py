@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 
 from .op_call import Place, recording
-from .probe import is_plain
 from .same_rows import is_hashed, numbers_of
+from .torch_internals import is_plain
 
 KINDS: Final = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
 MOST_CALLS, LEAST_LONGER = 1000, 2

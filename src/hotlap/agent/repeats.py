@@ -19,7 +19,7 @@ from .gated import MOST_ROWS, Chain, Gated, zeros
 from .op_call import OpCall, Place, tensors, version
 from .orders import Orders, Seen
 from .same_rows import SameRows, hashes
-from .torch_internals import graph_task, has_storage, storage, storage_reference
+from .torch_internals import graph_task, is_plain, storage, storage_reference
 
 FILLED: Final = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided)?")
 RUNNING: Final = slice(3, 5)
@@ -38,7 +38,6 @@ CONSTANT: Final = (
     torch.layout,
     torch.memory_format,
 )
-PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 WHOLE, MOSTLY = 0.9, 0.5
 """Of what is computed below a call, from which the call is what is repeated, and of what its line computes at least."""
 AT_ONCE: Final = 8
@@ -94,28 +93,29 @@ class Repeats:
         unknown = draws or graph_task() != -1 or (FILLED.fullmatch(call.name) is not None and not own)
         if not call.name.startswith("aten::"):
             unknown, written = True, those
-        known = not unknown and all(map(_in_storage, those))
+        known = not unknown and all(map(is_plain, those))
         number = next(self._numbers)
         if known:
             key = call.func, *((name, self._of(one)) for name, one in given.items())
             number = self._made.setdefault(key, number)
         at = PRODUCTS.get(call.name)
+        at = at if at is not None and all(map(is_plain, args[at : at + 2])) else None
         multiplies = at is not None or call.name == "aten::convolution"
         return Op(
             number=number,
-            given={storage(one) for one in filter(_in_storage, those)},
-            written=list(filter(_in_storage, tensors(*written))),
+            given={storage(one) for one in filter(is_plain, those)},
+            written=list(filter(is_plain, tensors(*written))),
             rows=self._of(args[at]) if known and at is not None else None,
             hashes=hashes(call, at) if known and multiplies and self._same_rows.looking else None,
             zeros=zeros(call, *those) if known else None,
-            inner=_inner(call),
+            inner=_inner(call, at),
             told=self._for_less.begin(call, those, known, draws, self._fresh),
-            seen=self._orders.begin(call.name, args, list(filter(_in_storage, tensors(*given.values()))), at),
+            seen=self._orders.begin(call.name, args, list(filter(is_plain, tensors(*given.values()))), at),
         )
 
     def end(self, op: Op, made: Any) -> bool:
         """It was called. Returns whether it computed anything, as views do not."""
-        fresh = [one for one in filter(_in_storage, tensors(made)) if storage(one) not in op.given]
+        fresh = [one for one in filter(is_plain, tensors(made)) if storage(one) not in op.given]
         op.told += double(fresh)
         for at, one in enumerate([*op.written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((op.number, at), next(self._numbers)), at < len(op.written))
@@ -150,7 +150,7 @@ class Repeats:
         """What an argument is."""
         if isinstance(one, (list, tuple)):
             return tuple(map(self._of, one))
-        if not isinstance(one, torch.Tensor):
+        if not is_plain(one):
             return repr(one) if isinstance(one, CONSTANT) else next(self._numbers)
         _, known, number = self._contents.get(storage(one), (None, -1, -1))
         if known < version(one) or not one.untyped_storage().resizable():
@@ -203,16 +203,10 @@ def _draws(call: OpCall) -> bool:
     return draws
 
 
-def _inner(call: OpCall) -> int:
-    """Multiplications for each number of an op's result."""
-    if (at := PRODUCTS.get(call.name)) is not None:
-        return int(call.args[at].size(-1))
-    if "scaled_dot_product" in call.name or "_attention_forward" in call.name:
+def _inner(call: OpCall, factors: int | None) -> int:
+    """Multiplications for each number of an op's result. factors: see `Orders.begin`."""
+    if factors is not None:
+        return int(call.args[factors].size(-1))
+    if ("scaled_dot_product" in call.name or "_attention_forward" in call.name) and is_plain(call.args[1]):
         return 2 * int(call.args[1].size(-2))
     return int(call.args[1][0].numel()) if call.name == "aten::convolution" else 0
-
-
-def _in_storage(one: Any) -> bool:
-    """Whether all that it is lies in its storage."""
-    known = type(one) in PLAIN and one.layout is torch.strided and has_storage(one)
-    return bool(known and not one.is_nested and not one.is_quantized)

@@ -62,6 +62,7 @@ tensor_hooks: Final = attrgetter("_backward_hooks")
 """On a tensor's gradient; None or empty without any."""
 storage_uses: Final = _get("_C._storage_Use_Count")
 """How many refer to a storage, by `storage`. graph-training asks `missing_for_replays` first."""
+PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 has_storage: Final = _get("_C._has_storage", lambda tensor: tensor.layout == torch.strided)
 """Whether a tensor has one. Lacking: by its layout."""
 storage_reference: Final = _get("multiprocessing.reductions.StorageWeakRef", None)
@@ -76,6 +77,23 @@ tree_flatten: Final = _get("utils._pytree.tree_flatten")
 tree_unflatten: Final = _get("utils._pytree.tree_unflatten")
 tree_leaves: Final = _get("utils._pytree.tree_leaves")
 """Tensors in nested values, as torch itself takes these apart."""
+
+
+def is_dense(tensor: Any) -> bool:
+    """The one guard before a tensor's numbers, strides or storage are asked for: whether they are all in its storage.
+    They are not where it is sparse, nested, quantized or meta, or stands for another inside of `torch.func`."""
+    known = tensor.layout is torch.strided and has_storage(tensor) and not tensor.is_meta
+    return bool(known and not tensor.is_nested and not tensor.is_quantized and not is_transformed(tensor))
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether it is dense, and no subclass, which may compute something when it is asked."""
+    return type(tensor) in PLAIN and is_dense(tensor)
+
+
+def sizes(tensor: Any) -> tuple[int, ...]:
+    """The shape of a tensor; of a nested one how many it holds, as each of these has one of its own."""
+    return (int(tensor.size(0)),) if tensor.is_nested else tuple(tensor.shape)
 
 
 def storage(tensor: Any) -> int:

@@ -535,6 +535,14 @@ DEQUE: Final = Cause(
     "a list that is written round in place of the deque (`rows[at % capacity] = row`); best an array or tensor of each "
     "field, and one index for the batch: `states[rng.integers(n, size=k)]`",
 )
+SLEEPS: Final = Cause(
+    "sleeps",
+    "the thread sleeps or waits there",
+    "it does not run meanwhile, whatever the code takes: a sleep, a cap on frames or requests, or an answer of another "
+    "process, a socket or a device that it waits for",
+    "no cap or sleep while it trains, in `{it}` or what that calls; what it waits for begun a step ahead, in a thread "
+    "or a process of its own, or for many at once",
+)
 MANAGER: Final = Cause(
     "manager-proxy",
     "objects of a Manager are asked in its process",

@@ -40,7 +40,7 @@ from .autocast import outside_of_forward
 from .causes import ELEMENTS
 from .copied_again import with_kept
 from .diagnose import diagnose
-from .findings import compute, expert_loop, h2d, own_graph, python_modes, replaced
+from .findings import compute, debug_switches, h2d, python_modes, replaced
 from .findings._base import MODEL, counted
 from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
@@ -48,8 +48,6 @@ from .offloads import room, with_memory
 from .repeated import DOUBLE, of_lines
 from .small_ops import small_ops
 
-UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
-"""What findings of a run say that a trace tells: not said beside one."""
 TOP_OPS: Final = 3
 UNLIKE: Final = 1.5
 """A phase in the trace over what it is without the profiler, from which its ops contradict the phases."""
@@ -78,6 +76,9 @@ COPIES: Final = ("h2d", h2d.WAITS)
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
+SEARCHES: Final = "aten::_is_any_true"
+SEARCH: Final = (SEARCHES, "aten::isnan")
+"""What anomaly detection calls of each gradient: the first is called by nothing else."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -121,8 +122,8 @@ def with_traces(
     at. Of a run on the CPU only what the ops of its phases are is added.
     """
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
-    findings = tuple(map(_without_untold, diagnosis.findings))
-    diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
+    findings = diagnosis.findings
+    diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured)
     spare = list(of_lines(lines)) if lines is not None else []
     if any(one.id == "double-precision" for one in findings):
         spare = [one for one in spare if one.cause is not DOUBLE]
@@ -131,6 +132,7 @@ def with_traces(
     if not any(one.breakdown for one in traces.ranks):  # a CPU: its ops are what the phases were timed around
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
         told = [_beside_ops(_with_ops(one, rank, diagnosis.phases), traces, phases, step_ms) for one in findings]
+        told = [_with_search(one, rank, step_ms) for one in told]
         known = known_ops(rank, told, step_ms, spare, masked)
         return with_findings(diagnosis, (*known, *small_ops(rank, told)))
     if any(one.id == "allocator" for one in traces.findings):
@@ -174,13 +176,6 @@ def _scaled(finding: Finding, by: float) -> Finding:
         cost_ms=None if finding.cost_ms is None else finding.cost_ms * by,
         evidence=f"{finding.evidence}; in the trace's steps, which hardly waited for batches",
     )
-
-
-def _without_untold(finding: Finding) -> Finding:
-    why, evidence = finding.why, finding.evidence
-    for text in UNTOLD:
-        why, evidence = why.replace(text, ""), evidence.replace(text, "")
-    return msgspec.structs.replace(finding, why=why, evidence=evidence)
 
 
 def _left(finding: Finding, traces: TraceReport, step_ms: float, rest: float = 1.0) -> Finding | None:
@@ -320,3 +315,18 @@ def _beside_ops(finding: Finding, traces: TraceReport, model_ms: float, step_ms:
     cost = max(0.0, model_ms - own_ms)
     said = f"{finding.evidence}; of the model's {ms(model_ms)} the operations themselves take {ms(own_ms)}"
     return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), cost_ms=cost, evidence=said)
+
+
+def _with_search(finding: Finding, rank: RankTrace, step_ms: float) -> Finding:
+    """Anomaly detection with what it takes at least: its search of the gradients, one `isnan` each. What it takes in
+    all stays unknown."""
+    counts, took = Counter[str](), Counter[str]()
+    for row in rank.model:
+        counts[row.name] += row.count
+        took[row.name] += row.total_ns
+    if finding.id != debug_switches.ID or finding.title != debug_switches.ANOMALY or not counts[SEARCHES]:
+        return finding
+    cost = host_ms(rank, sum(took[name] * min(1.0, counts[SEARCHES] / max(1, counts[name])) for name in SEARCH))
+    said = f"; by the trace its search for NaN alone takes {ms(cost)} of a step, which the phases hold"
+    evidence = finding.evidence.replace(debug_switches.UNTOLD, said)
+    return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), evidence=evidence)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -13,9 +13,10 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, with_findings
 from hotlap.records.durations import ms
 from hotlap.records.profile import SampledLine, Samples, WorkerSamples, place_in
-from hotlap.records.run import LoaderFacts
+from hotlap.records.run import HostFacts, LoaderFacts
 
 from . import small_ops
+from .asleep import TITLES, CauseOf, with_sleeps
 from .batches import MODEL, bound_of_batches
 from .causes import CUT, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
@@ -72,6 +73,7 @@ def with_samples(
     worker: WorkerSamples | None = None,
     loader: LoaderFacts | None = None,
     called: Collection[Place] = (),
+    host: HostFacts | None = None,
 ) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
@@ -79,7 +81,7 @@ def with_samples(
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
     kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. loader: that feeds
     the loop; worker: of it, which knows more of what batches take than the thread that waits for them. called: lines
-    that call the model.
+    that call the model. host: what the loop cost it.
     """
     whose, main = "of it", samples
     by_itself = worker is not None and _by_the_loop(samples, loop)
@@ -95,7 +97,7 @@ def with_samples(
         for one in map(_with_tensors, before, repeat(loader), repeat(by_itself))
         for found in (
             _of_tensors(one, main, worker, loader, diagnosis.step_ms)
-            or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
+            or _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it", host)
         )
     )
     if diagnosis.ranks == 1:  # else it may be gradients that another rank sends
@@ -105,7 +107,8 @@ def with_samples(
         findings = (*causes, *(_without(one, causes) for one in findings))
     findings = tuple(with_parametrizations(findings, samples))
     if not device:  # else the host waits for the device, too
-        findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
+        slept = sum(row[5] for row in samples.stood) / max(1, samples.steps) if _sleeps(findings) else 0.0
+        findings = (*findings, *_beside(samples, kept_ms - slept, diagnosis.step_ms))
     return with_findings(diagnosis, (one for one in _joined(findings) if not _is_told(one, findings)))
 
 
@@ -180,6 +183,10 @@ def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
         return finding
     left = max(0.0, finding.share - took)
     return msgspec.structs.replace(finding, share=left, evidence=f"{finding.evidence}, the cause above among it")
+
+
+def _sleeps(findings: Iterable[Finding]) -> bool:
+    return any(one.title in TITLES for one in findings)
 
 
 def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Finding]:
@@ -280,6 +287,7 @@ def _explained(
     device: bool,
     diagnosis: Diagnosis,
     whose: str,
+    host: HostFacts | None,
 ) -> tuple[Finding, ...]:
     """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
     if samples.looks < LEAST_LOOKS or (finding.id == "host-code" and finding.named):
@@ -293,7 +301,9 @@ def _explained(
     at_loop = loop is not None and (loop.file, loop.line) == (line.where.file, line.where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
-    cause_of = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
+    cause_of: CauseOf = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
+    if finding.id == "host-code":
+        cause_of = with_sleeps(cause_of, samples, "other", device, host)
     line, cause, part = _caused(samples, own, line, whose, cause_of, finding.id in PHASE_OF)
     found = msgspec.structs.replace(finding, where=line.where, evidence=f"{finding.evidence}; {line.said}")
     checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
@@ -342,7 +352,7 @@ def _caused(
     own: Sequence[SampledLine],
     line: Line,
     whose: str,
-    cause_of: Callable[..., Cause | None],
+    cause_of: CauseOf,
     dearest: bool,
 ) -> tuple[Line, Cause | None, float]:
     """A line with its cause and the part of the time that this takes in the line's function. dearest: the cause that
@@ -401,7 +411,7 @@ def _others(
     rows: Iterable[SampledLine],
     own: Sequence[SampledLine],
     cause: Cause,
-    cause_of: Callable[..., Cause | None],
+    cause_of: CauseOf,
     samples: Samples,
 ) -> Iterator[Other]:
     """Causes beside one that have a notable part of the time, dearest first."""

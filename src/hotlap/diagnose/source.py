@@ -55,6 +55,8 @@ def files_of(facts: Facts | None) -> list[str]:
     loops = [one.loop[0] for one in facts.loaders if one.loop]
     seen = (
         loops,
+        [at[0] for one in facts.optimizers for at in (one.stepped, one.made) if at],
+        [one.called[0] for one in facts.roots if one.called],
         [one.file for one in facts.roots],
         [one.file for one in facts.loaders],
     )

@@ -34,7 +34,8 @@ MOSTLY = 0.9
 class SteadySteps:
     """The steps that numbers rest on. steps: steady ones; warmup: how many came before; settled: the rule held;
     evaluations: how many steps after warm-up are not among them since an evaluation ran inside, and evaluating: what
-    share of the time since warm-up these took; compiling: what share those in which something was compiled did."""
+    share of the time since warm-up these took; compiling: what share those in which something was compiled did. Steps
+    in which hotlap itself looked count in neither."""
 
     steps: tuple[Step, ...]
     seen: int
@@ -113,12 +114,13 @@ def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     looked_at = [step.phases is not None for step in later]
     counts = counted(disturbed[first:], [step.evaluation for step in later], looked_at)
     kept = [step for step, counts_too in zip(later, counts, strict=True) if counts_too] or later
-    evaluations = [] if any(step.evaluation for step in kept) else [step for step in later if step.evaluation]
+    own = [step for step in later if not step.probe]  # others hold what hotlap did, as writing a trace
+    evaluations = [] if any(step.evaluation for step in kept) else [step for step in own if step.evaluation]
     fed = [loader for loader in facts.loaders if loader.training or mode == "inference"] if facts else []
     period = max((loader.workers for loader in fed), default=1)
-    whole = max(sum(step.wall_ms for step in later), 1e-9)
+    whole = max(sum(step.wall_ms for step in own), 1e-9)
     share = sum(step.wall_ms for step in evaluations) / whole
-    compiling = sum(step.wall_ms for step in later if step.compiles and not step.probe) / whole
+    compiling = sum(step.wall_ms for step in own if step.compiles) / whole
     settled = bool(start and start.settled) and not (facts and facts.draining)
     return SteadySteps(
         tuple(kept), len(chosen), first, settled, mode, max(1, period), len(evaluations), share, compiling

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Place, with_findings
+from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Finding, Place, with_findings
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts, Run
@@ -19,12 +19,15 @@ from .between import with_between
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
+from .findings import compute, expert_loop, own_graph
 from .findings._base import Measured
 from .left_out import with_left_out
 from .long_samples import with_long_steps
 from .patchable import with_patch
 from .sampled import with_samples
 
+UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
+"""What findings of a run say that a profile tells."""
 MEND: Final = "mend what made the command fail (its own error says it), then run again"
 
 
@@ -86,10 +89,20 @@ def _not_taken(rank: RankFolder) -> str | None:
     return f"{said}: {profile.note}" if profile.note else said
 
 
+def without_untold(finding: Finding) -> Finding:
+    """What is said of a run without a profile is not said of one with it."""
+    why, evidence = finding.why, finding.evidence
+    for text in UNTOLD:
+        why, evidence = why.replace(text, ""), evidence.replace(text, "")
+    return msgspec.structs.replace(finding, why=why, evidence=evidence)
+
+
 def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
     found, rank = diagnose(run.path), run.rank(0)
     if (why := _not_taken(rank)) is not None:
         found = msgspec.structs.replace(found, unknown=(*found.unknown, why))
+    if run.profiled:
+        found = msgspec.structs.replace(found, findings=tuple(map(without_untold, found.findings)))
     try:
         if run.traces:
             with missing_named():
@@ -107,7 +120,15 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
         if samples is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(
-                found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank), _feeding(rank), called
+                found,
+                samples,
+                _loop(rank),
+                late,
+                _kept_ms(rank, found),
+                _worker(rank),
+                _feeding(rank),
+                called,
+                rank.facts.host if rank.facts else None,
             )
             found = with_between(found, samples, rank.facts)
         if (lines := rank.document(Lines)) is not None:

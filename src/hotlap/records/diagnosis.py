@@ -140,7 +140,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     steps: number seen; steady_steps: number that the numbers here rest on; phase_steps: number of steady steps that the
     phases rest on (None: of an older hotlap, all); warmup_steps: number before the steady ones; evaluations: steps
     after warm-up that are left out since an evaluation ran inside; evaluating: the share (0 to 1) of the time since
-    warm-up that evaluations took; compiling: the share that steps took in which something was compiled; settled:
+    warm-up that evaluations took; compiling: the share that steps took in which something was compiled, both without
+    steps in which hotlap itself looked; settled:
     whether a steady state was recognised. ranks: number that was observed.
     peak_bytes: in use at the peak, memory_bytes: that there are: of the first rank's GPU, as its allocator holds them,
     without one of the machine; None unknown.

@@ -178,8 +178,9 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     function; the function that the thread was in with its package, where that is not the user's; ms over all steps.
     left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code. taking_over_ms: of the data
     phase, while this thread or another took tensors over from another process, as the one that pins memory does.
-    paths: the same time as in lines with all frames of the user's, as in `LongSamples`. beside: other threads of Python
-    in the user's source.
+    paths: the same time as in lines with all frames of the user's, as in `LongSamples`. stood: of lines at which the
+    thread hardly ran, the time that it neither ran nor waited for a core: it slept, or waited for something. beside:
+    other threads of Python in the user's source.
     """
 
     steps: Count = 0
@@ -187,6 +188,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     lines: tuple[SampledLine, ...] = ()
     paths: tuple[SampledPath, ...] = ()
+    stood: tuple[SampledLine, ...] = ()
     left_out_ms: Ms = 0.0
     own_ms: Ms = 0.0
     taking_over_ms: Ms = 0.0

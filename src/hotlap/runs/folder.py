@@ -140,6 +140,11 @@ class RankFolder(_Folder):
         return [] if facts is None else list(read_lines(self.path.parent / f"workers-{facts.pid}.jsonl", WorkerSamples))
 
     @property
+    def profiled(self) -> bool:
+        """Whether a profile was asked for, also where it came to nothing."""
+        return any(self.file(kind).exists() for kind in (Profile, Lines, Samples))
+
+    @property
     def trace(self) -> Path:
         """The file of its trace, if one was taken."""
         return self.path / TRACE
@@ -202,6 +207,11 @@ class RunFolder(_Folder):
         """The traces of the ranks, or what nsys recorded of all of them."""
         report = self.path / NSYS_FILE
         return sorted(self.path.glob(f"rank-*/{TRACE}")) or ([report] if report.is_file() else [])
+
+    @property
+    def profiled(self) -> bool:
+        """Whether a profile was asked for, also where it came to nothing."""
+        return bool(self.traces) or any(rank.profiled for rank in self.ranks)
 
     @property
     def seen(self) -> list[Path]:

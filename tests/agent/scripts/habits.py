@@ -3,7 +3,7 @@
 import os
 import sys
 
-os.environ["KINETO_LOG_LEVEL"] = "99"
+os.environ.update(KINETO_LOG_LEVEL="99", CUDA_LAUNCH_BLOCKING="1")
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ class Words(nn.Module):
         return x.squeeze(-1)
 
 
-if what == "anomaly":
+if what in {"anomaly", "first"}:
     torch.autograd.set_detect_anomaly(True)
 ids = torch.arange(20_000) if what == "all-rows" else torch.randint(20_000, (640,))
 loader = DataLoader(TensorDataset(ids, torch.randn(len(ids))), batch_size=20_000 if what == "all-rows" else 16)
@@ -51,6 +51,7 @@ for step in range(60 if what == "profiler" else 20):
             x, y = next(batches)
     loss = nn.functional.mse_loss(model(x), y)
     optimizer.zero_grad()
-    loss.backward()
+    with torch.autograd.set_detect_anomaly(what == "anomaly" or (what == "first" and step < 3) or what == "around"):
+        loss.backward()
     optimizer.step()
     print("loss", repr(loss.item()))

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..probe import is_plain
 from ..tokens import INTEGERS
+from ..torch_internals import is_plain, sizes
 from . import Facts, Model, may_wait
 
 AUTOCASTS = 3
@@ -34,7 +34,7 @@ def handed(model: Model, leaves: Any) -> Facts:
     """How many different shapes there are, and how often there is one token more than before."""
     tokens = next((tuple(leaf.shape) for leaf in leaves if leaf.dtype in INTEGERS and leaf.dim() == 2), (0, 0))
     seen = model.kept.setdefault("shapes", [])
-    seen.append((tokens, tuple(leaf.shape for leaf in leaves)))
+    seen.append((tokens, tuple(map(sizes, leaves))))
     longer = [(rows, length + 1) == after for ((rows, length), _), (after, _) in pairwise(seen)]
     facts = {"shapes": len({shapes for _, shapes in seen}), "grows": sum(longer) / max(1, len(longer))}
     return facts | describe_model(model) if len(seen) <= AUTOCASTS else facts

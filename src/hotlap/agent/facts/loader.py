@@ -10,6 +10,7 @@ from torch.utils.data.dataloader import default_collate
 
 from ..lines import Places
 from ..probe import leaves
+from ..torch_internals import has_storage, sizes
 from . import Facts, integer, place_of
 
 MANY_OBJECTS: Final = 1_000_000
@@ -47,7 +48,7 @@ def describe_batch(batch: Any) -> Facts:
     return {
         "batch_tensors": len(found),
         "on_device": any(leaf.device.type != "cpu" for leaf in found),
-        "batch_bytes": sum(leaf.numel() * leaf.element_size() for leaf in found if leaf.layout == torch.strided),
+        "batch_bytes": sum(leaf.numel() * leaf.element_size() for leaf in found if has_storage(leaf)),
     }
 
 
@@ -76,7 +77,7 @@ def _holds_tensors(dataset: Any, depth: int = 0) -> bool:
     """Whether a dataset, or one that it wraps, has a tensor of several rows among its attributes."""
     for value in list(getattr(dataset, "__dict__", {}).values())[:64]:
         for item in value[:8] if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] > 1:
+            if isinstance(item, torch.Tensor) and sizes(item)[:1] > (1,):
                 return True
         if depth < 3 and isinstance(value, torch.utils.data.Dataset) and _holds_tensors(value, depth + 1):
             return True

@@ -14,7 +14,7 @@ def describe_process(script: Script) -> Facts:
         "draining": agent.stopper.draining,
         "forwards": steps.forwards, "backwards": steps.backwards, "optimizer_steps": steps.optimizer_steps,
         "replayed": [PHASES[phase] for phase in sorted(steps.replayed)],
-        "switches": sorted(habits.switches),
+        "switches": habits.told(looked_at),
         "dispatch_modes": habits.modes("dispatch"), "function_modes": habits.modes("function"),
         "recomputed": script.recomputed,
         "retained": script.kept_graphs / looked_at, "forwards_each": habits.forwards / looked_at,

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..torch_internals import is_plain
 from . import Facts, may_wait
 
 ROWS = 16_384
@@ -65,7 +66,7 @@ def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
     for parameter in parameters:
         whole += parameter.numel()
         gradient = parameter.grad
-        if type(gradient) is not torch.Tensor or gradient.layout != torch.strided or gradient.dim() != 2:
+        if not is_plain(gradient) or gradient.dim() != 2:
             continue  # one that is shared out between ranks would be asked of them
         if len(gradient) < ROWS or (gradient.is_cuda and not may_wait()):
             continue

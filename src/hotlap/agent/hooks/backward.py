@@ -40,6 +40,7 @@ def _begin(agent: "Agent") -> Callable[..., None]:
             agent.begin()
         script.kept_graphs += bool(retain and not create)
         script.looked_backwards += 1
+        script.habits.anomalies += torch.is_anomaly_enabled()
         if not steps.backwards:  # what came before may have been another model, that acted while nothing was trained
             agent.finder.look_again()
         steps.backward_begin(bool(with_loss))

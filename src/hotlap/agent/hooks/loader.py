@@ -32,6 +32,7 @@ from ..torch_internals import (
     is_late,
     is_starved,
     outlives_epoch,
+    sizes,
 )
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def _rows(batch: Any, facts: dict[str, Any] | None) -> int | None:
     if not isinstance(first, torch.Tensor):
         first = next(leaves(batch), None)
     size: int | None = None if facts is None else facts["batch_size"]
-    shape = () if first is None else first.shape
+    shape = () if first is None else sizes(first)
     if not shape:
         return size
     rows: int = shape[0]

@@ -1,15 +1,17 @@
 """Switches for debugging that are still on in the loop."""
 
 import ast
+from collections.abc import Collection
 
-from hotlap.diagnose.source import call_of, first_of
+from hotlap.diagnose.source import first_of, name_at
 from hotlap.records.diagnosis import Finding
 
 from ._base import Measured
 
+ID, ANOMALY = "debug-switches", "autograd's anomaly detection is on"
 KNOWN = {
     "detect_anomaly": (
-        "autograd's anomaly detection is on",
+        ANOMALY,
         "each op of the forward records a stack, and each gradient is searched for NaN",
         "take out `torch.autograd.set_detect_anomaly(True)`, or set it False once the NaN is found",
         ("set_detect_anomaly", "detect_anomaly"),
@@ -48,24 +50,44 @@ KNOWN = {
 }
 
 
+UNTOLD = "; what it costs is in the phases, and was not measured"
+OF_CUDA = frozenset({"CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING", "set_sync_debug_mode"})
+"""Those that change nothing where no step uses a device."""
+
+
 def find(measured: Measured) -> Finding | None:
-    """Share 0: the phases hold what they cost, which takes a run without them to tell."""
-    on = [name for name in (measured.facts.switches if measured.facts else ()) if name in KNOWN]
+    """Share 0: the phases hold what they cost, which takes a run without them to tell, or a trace."""
+    facts = measured.facts
+    passed_by = OF_CUDA if facts is None or facts.device != "cuda" else frozenset()
+    on = [name for name in KNOWN if facts is not None and name in facts.switches and name not in passed_by]
     if not on:
         return None
     title, why, instead, calls = KNOWN[on[0]]
     more = f"; and {', '.join(KNOWN[name][0] for name in on[1:])}" if on[1:] else ""
     return Finding(
-        id="debug-switches",
+        id=ID,
         bound="unknown",
         share=0.0,
         title=title,
-        where=call_of(measured.facts, calls) or first_of(measured.facts, lambda node: _is(node, on[0])),
-        evidence=f"it was on in a step of the loop{more}; what it costs is in the phases, and was not measured",
+        where=first_of(facts, lambda node: _enables(node, calls, on[0])) or first_of(facts, lambda n: _is(n, on[0])),
+        evidence=f"it was on in a step of the loop{more}{UNTOLD}",
         why=why,
         instead=instead,
         named=True,
     )
+
+
+def _enables(node: ast.AST, calls: Collection[str], name: str) -> bool:
+    """Whether it is a call of one of these, or one that is given an argument of that name, and is not told False."""
+    if not isinstance(node, ast.Call):
+        return False
+    if name_at(node.func) in calls:
+        told = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "mode")]
+    else:
+        told = [one.value for one in node.keywords if one.arg == name]
+        if not told:
+            return False
+    return not any(isinstance(one, ast.Constant) and one.value in (False, None) for one in told)
 
 
 def _is(node: ast.AST, text: str) -> bool:

@@ -9,6 +9,7 @@ TITLE = "evaluations of the model"
 LEAST = 0.2
 WITHOUT_GRADIENTS = ("inference_mode", "set_grad_enabled")
 """Not `no_grad`, under which averages of weights and metrics are made as often."""
+LESS = "evaluate less often, or fewer batches"
 SUMS = "keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not what all of them gave; "
 
 
@@ -30,7 +31,6 @@ def find(measured: Measured) -> Finding | None:
         why="`x = torch.cat([x, y])` in a loop copies all that came before each time, and holds it to the end"
         if grows is not None
         else "the model is not trained meanwhile",
-        instead=(SUMS if grows is not None else "")
-        + "evaluate less often, or fewer batches, under torch.inference_mode() and in larger batches",
+        instead=(SUMS if grows is not None else "") + f"{LESS}, under torch.inference_mode() and in larger batches",
         named=grows is not None or measured.evaluating >= MUCH,
     )
