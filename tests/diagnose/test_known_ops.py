@@ -173,6 +173,14 @@ def test_what_is_computed_again_has_its_part_of_its_lines(on_cpu: bool) -> None:
     assert rest.share == pytest.approx((0.8 if on_cpu else 0.9) - share)
 
 
+def test_dropout_is_one_of_the_cpu_and_not_where_it_is_of_zeros() -> None:
+    rank, of = on_the_cpu("aten::bernoulli_", 10 * MS), Repeated(("model.py", 7), 99, 0.99, CALL, SPARSE)
+    found, _ = known_ops(rank, (COMPUTE,), 10.0)
+    assert found.id == "dropout" and "rand_like" in found.instead
+    assert [one.id for one in known_ops(rank, (COMPUTE,), 10.0, [of])] == ["sparse-product", "compute"]
+    assert not next(one for one in KNOWN if one.cause.id == "dropout").on_a_device
+
+
 @pytest.mark.parametrize(("backward", "part"), [(0.0, 0.5), (1.0, 1 / 3), (2.0, 0.25)])
 def test_of_a_line_that_is_used_too_what_is_unused_has_no_backward(backward: float, part: float) -> None:
     lines = Lines(files=("model.py",), unused=((0, 7, "Net.forward", 9, 0.5, 0, 3, "step"),))

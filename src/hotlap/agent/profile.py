@@ -433,6 +433,7 @@ class Profile:
     def give_up(self) -> None:
         """After an error: take everything out, keep nothing."""
         self.over, self.on, self.due, self.failed = True, False, False, False
+        self.seen = None
         self.agent.timeline.segment.probe = True
         self.forget()
         self.labels.clear()

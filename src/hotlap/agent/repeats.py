@@ -121,6 +121,7 @@ class Repeats:
         for at, one in enumerate([*op.written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((op.number, at), next(self._numbers)), at < len(op.written))
             self._fresh.add(storage(one))
+        self._for_less.end(op.told, (*op.written, *fresh))
         self._orders.end(op.seen, self._made.get((op.number, 0), -1))
         self._sizes[op.number] = sum(one.numel() for one in (fresh or op.written)) * (1 + op.inner // AT_ONCE)
         self.dead.end([storage(one) for one in (*op.written, *fresh)], kept, self._sizes[op.number])

@@ -49,7 +49,7 @@ SPARSE: Final = Cause(
     "each zero is read and multiplied like the others, forward and backward, though it adds nothing",
     "the same matrix as a sparse one, made once before the loop: `a = a.to_sparse_csr()`, then `a @ x` in two "
     "dimensions (`x.reshape(n, -1)`); or over its edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot "
-    "rows: `F.embedding`; counts: `nn.EmbeddingBag`",
+    "rows: `F.embedding`; counts: `nn.EmbeddingBag`; dropout on what is not zero alone",
     "compute",
 )
 TAP_BY_TAP: Final = Cause(
@@ -93,7 +93,7 @@ SAID: Final = {
     UNUSED: "no backward goes through {} operations of this call, and nothing else is given what they make; they take "
     "{} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
-    SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
+    SPARSE: "{}% of a matrix that the step does not make are zeros; products and dropout with them take {} a step",
     TAP_BY_TAP: "a kernel of {} taps; what FFT saves of it is {} a step",
 }
 Line = tuple[str, int | None]
