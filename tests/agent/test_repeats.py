@@ -351,8 +351,24 @@ def test_products_with_a_constant_matrix_of_zeros() -> None:
     assert len({one.line for one in found}) == 4 and all(0.9 < one.part <= 1 for one in found)
 
 
+def dropped() -> None:
+    x = nn.functional.dropout(GRAPH, 0.5)
+    x @ TABLE
+
+
+def scaled() -> None:
+    x = GRAPH / GRAPH.sum(1, keepdim=True)
+    x @ TABLE
+
+
+@pytest.mark.parametrize(("step", "lines"), [(dropped, 2), (scaled, 2)])
+def test_what_leaves_a_matrix_its_zeros_is_told_with_the_products(step: Callable[[], None], lines: int) -> None:
+    found = for_less(step)
+    assert {one.cause for one in found} == {SPARSE} and len({one.line for one in found}) == lines
+    assert all(one.part > 0.9 for one in found)
+
+
 def made_in_the_step() -> None:
-    (GRAPH * 1) @ TABLE
     torch.eye(300) @ TABLE
     torch.stack(list(GRAPH)) @ TABLE
 
@@ -378,9 +394,18 @@ def with_other_matrices() -> None:
 
 def elementwise() -> None:
     GRAPH * GRAPH + GRAPH
+    nn.functional.dropout(GRAPH) + TABLE.mean()
 
 
-@pytest.mark.parametrize("step", [made_in_the_step, written_in_the_step, with_other_matrices, elementwise])
+def no_longer_of_zeros() -> None:
+    x = nn.functional.dropout(GRAPH) + 1
+    x @ TABLE
+    (torch.empty_like(GRAPH).normal_() * GRAPH.sum()) @ TABLE
+
+
+@pytest.mark.parametrize(
+    "step", [made_in_the_step, written_in_the_step, with_other_matrices, elementwise, no_longer_of_zeros]
+)
 def test_other_matrices_are_not_told(step: Callable[[], None]) -> None:
     assert {one.cause for one in for_less(step)} <= {HALF}  # as some CPUs take longer for it
 

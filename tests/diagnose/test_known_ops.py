@@ -10,10 +10,23 @@ import torch
 
 from hotlap.diagnose.causes import Cause
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
-from hotlap.diagnose.repeated import DENORMALS, GATED, HALF, NOT_CARRIED, ORDER, SAME_ROWS, SPARSE, TAP_BY_TAP, Repeated
+from hotlap.diagnose.repeated import (
+    DENORMALS,
+    GATED,
+    HALF,
+    NOT_CARRIED,
+    ORDER,
+    SAME_ROWS,
+    SPARSE,
+    TAP_BY_TAP,
+    UNUSED,
+    Repeated,
+    of_lines,
+)
 from hotlap.diagnose.statements import repeating
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.profile import Lines
 from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
 
 MS = 1_000_000
@@ -173,6 +186,23 @@ def test_what_is_computed_again_has_its_part_of_its_lines(on_cpu: bool) -> None:
     assert rest.share == pytest.approx((0.8 if on_cpu else 0.9) - share)
 
 
+def test_dropout_is_one_of_the_cpu_and_not_where_it_is_of_zeros() -> None:
+    rank, of = on_the_cpu("aten::bernoulli_", 10 * MS), Repeated(("model.py", 7), 99, 0.99, CALL, SPARSE)
+    found, _ = known_ops(rank, (COMPUTE,), 10.0)
+    assert found.id == "dropout" and "rand_like" in found.instead
+    assert [one.id for one in known_ops(rank, (COMPUTE,), 10.0, [of])] == ["sparse-product", "compute"]
+    assert not next(one for one in KNOWN if one.cause.id == "dropout").on_a_device
+
+
+@pytest.mark.parametrize(("backward", "part"), [(0.0, 0.5), (1.0, 1 / 3), (2.0, 0.25)])
+def test_of_a_line_that_is_used_too_what_is_unused_has_no_backward(backward: float, part: float) -> None:
+    lines = Lines(files=("model.py",), unused=((0, 7, "Net.forward", 9, 0.5, 0, 3, "step"),))
+    (found,) = of_lines(lines, backward)
+    assert found.cause is UNUSED and found.part == pytest.approx(part)
+    told, *_ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, [found._replace(part=0.2)])
+    assert told.id == "unused-results"
+
+
 def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
     of = [Repeated(("model.py", 7), 8, 0.875, CALL, GATED), Repeated(("model.py", 7), 2, 0.01, CALL)]
     found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
@@ -183,6 +213,7 @@ def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("cause", "number", "said", "helps"),
     [
+        (UNUSED, 170, "170 operations", "leave it out"),
         (SPARSE, 99, "99% of a matrix", "to_sparse_csr"),
         (TAP_BY_TAP, 400, "a kernel of 400 taps", "rfft"),
         (ORDER, "300.0 million multiplications", "300.0 million", "multi_dot"),

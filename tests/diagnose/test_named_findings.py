@@ -26,6 +26,7 @@ from hotlap.records.run import (
     OptimizerFacts,
     Phases,
     RootFacts,
+    UnusedFacts,
     WastedFacts,
 )
 
@@ -102,6 +103,10 @@ UPDATES = {
 }  # fmt: skip
 STEPPED = ("train.py", 9, "step")
 COMPILED = CompiledFunction(file="train.py", function="step")
+ACTS = UnusedFacts(
+    name="Net", place=("train.py", 9, "act"), steps=10, calls=40, took_ms=15.0, unused_calls=40, unused_took_ms=15.0
+)
+LEARNS = UnusedFacts(name="Net", place=("train.py", 12, "step"), steps=10, calls=10, took_ms=5.0)
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -110,6 +115,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("worker-threads", {"loader": {"workers": 4, "worker_threads": 4}, "cpu": CpuUse(usable=8, cores=8)}),
     ("cpu-crowded", {"host": {"waited_ms": 4.0, "threads_waited_ms": 5.0}}),
     ("wasted-backward", {"more": {"wasted": WastedFacts(place=("train.py", 9, "step"), share=0.5, part=0.5)}}),
+    ("unused-forwards", {"more": {"unused": (ACTS, LEARNS)}}),
     ("several-backwards", {"more": {"retained": 1.0, "backwards": 40, "optimizer_steps": 10}}),
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
@@ -361,6 +367,10 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"root": {"padding": 0.2}},
         {"more": {"retained": 1.0, "backwards": 10, "optimizer_steps": 10}},
         {"more": {"wasted": WastedFacts(place=("train.py", 9, "step"), share=0.05, part=0.5)}},
+        {"more": {"unused": (LEARNS,)}},
+        {"more": {"unused": (msgspec.structs.replace(ACTS, took_ms=5.0, unused_took_ms=4.0), LEARNS)}},
+        {"more": {"unused": (msgspec.structs.replace(ACTS, unused_calls=2),)}},  # too few
+        {"more": {"unused": (ACTS,), "device": "cuda"}},  # what it takes is not known
         {"more": {"retained": 0.2, "backwards": 40, "optimizer_steps": 10}},
         {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
         {"optimizer": {"counters": 1}},

@@ -30,6 +30,7 @@ from .stopper import Stopper
 from .timeline import Segment, Timeline
 from .tokens import Tokens
 from .torch_internals import COMPILE_WORKER, compiled_frames
+from .unused import Unused
 from .updates import parameters_of
 from .wasted import Wasted
 
@@ -74,6 +75,7 @@ class Agent:
         self.probe = Probe(session, self.append)
         self.tokens = Tokens()
         self.besides = Besides(time.perf_counter_ns, lambda: not self.profile.on)
+        self.unused = Unused(time.perf_counter_ns, lambda: not self.profile.on)
         self.wasted = Wasted(self.steps.optimizers, Places().caller)
         if session.levers or session.turns:  # some leave themselves out where parameters have hooks
             self.wasted.give_up()
@@ -180,6 +182,7 @@ class Agent:
         recorder.add(segment)
         self._count(segment, kind)
         self.besides.step_done(recorder.index)
+        self.unused.step_done(recorder.index)
         index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
         if self.stopper.wanted:
             disturbed = bool(segment.compiles or segment.probe)

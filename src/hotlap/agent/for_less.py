@@ -11,7 +11,7 @@ import torch
 
 from .done_again import slower, slower_in_half
 from .op_call import OpCall, Place, recording
-from .torch_internals import base_of, storage
+from .torch_internals import base_of, has_storage, storage
 
 PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 """Of matrices, and which arguments these are."""
@@ -20,6 +20,13 @@ LARGE, MOST_ELEMENTS, FULL = 256, 2**24, (torch.float32, torch.float64)
 units for dense products alone."""
 ZEROS, ZEROS_ON_A_DEVICE = 0.98, 0.995
 """Share of these from which a sparse matrix is the faster one; dense products are what devices are best at."""
+PASSES: Final = frozenset(
+    f"aten::{name}" for name in ("mul", "mul_", "div", "div_", "native_dropout", "empty_like", "clone", "_to_copy")
+) | {"aten::bernoulli_"}
+"""Ops that leave a zero of their first tensor one, or make the mask of such, as dropout does: what they do of it is not
+needed either."""
+PASSED: Final = "passed"
+"""The kind of these: told with the products."""
 LEAST_FULL: Final = 0.5
 """Share of its rows, and of its columns, with a number other than zero: others are padding, or wait to be written."""
 CHANNELS, CHANNELS_ON_A_DEVICE, TAPS, TIMES_FFT = 8, 64, 128, 3.0
@@ -44,6 +51,8 @@ class ForLess:
     def __init__(self) -> None:
         self.work: Counter[Place] = Counter()
         self._told: list[tuple[Place, Told, float]] = []
+        self._origins: dict[int, int] = {}
+        """Of storages that such an op made, that with the matrix that it was made of."""
         self._filled: dict[int, Any] = {}
         """Of storages with a matrix that no op has written, how full it and its rows and columns are."""
         self._spare_ns = SPARE_NS
@@ -59,6 +68,11 @@ class ForLess:
             told = [self._sparse(one, written) for one in call.args[at : at + 2]]
         elif call.name == "aten::convolution":
             told = [_long(*call.args)]
+        elif call.name in PASSES:
+            matrices = [one for one in given if type(one) is torch.Tensor and has_storage(one) and one.dim() > 1]
+            largest = max(matrices, key=lambda one: one.numel(), default=None)
+            if largest is not None and (passed := self._sparse(largest, written)) is not None:
+                told = [(PASSED, *passed[1:])]
         if not draws and self._spare_ns > 0 and call.name.startswith("aten::"):
             begun = time.perf_counter_ns()
             of = call.func, call.args, call.kwargs, given
@@ -68,6 +82,14 @@ class ForLess:
                     told.append((kind, round(times), 1 - 1 / times))
             self._spare_ns -= time.perf_counter_ns() - begun
         return [one for one in told if one is not None]
+
+    def end(self, told: Iterable[Told], made: Iterable[Any]) -> None:
+        """It was called. made: what it made, or wrote to."""
+        origin = next((number for kind, number, _ in told if kind == PASSED), None)
+        for one in made:
+            self._origins.pop(storage(one), None)
+            if origin is not None:
+                self._origins[storage(one)] = origin
 
     def called(self, place: Place, told: Iterable[Told], size: int) -> int:
         """It computed something. size: what it takes, but for numbers that make it longer; returns that with them."""
@@ -81,13 +103,16 @@ class ForLess:
         saved; the line again."""
         filled = {at: of.tolist() for at, of in self._filled.items()}
         lines: defaultdict[tuple[str, Place], list[tuple[float, int]]] = defaultdict(list)
+        multiplied = {number for _, (kind, number, _), _ in self._told if kind == "sparse"}
         for place, (kind, number, saved), work in self._told:
-            if kind != "sparse":
+            if kind not in {"sparse", PASSED}:
                 lines[kind, place].append((work * saved, number))
+                continue
+            if number not in multiplied:
                 continue
             full, *sides = filled[number]
             if 1 - full >= saved and min(sides) >= LEAST_FULL:
-                lines[kind, place].append((work * (1 - full), int(100 * (1 - full))))
+                lines["sparse", place].append((work * (1 - full), int(100 * (1 - full))))
         found: dict[str, list[tuple[Any, ...]]] = {one: [] for one in KINDS}
         for (kind, place), those in lines.items():
             part = min(1.0, sum(saved for saved, _ in those) / self.work[place])
@@ -95,12 +120,14 @@ class ForLess:
         return found
 
     def _sparse(self, one: Any, written: Collection[int]) -> Told | None:
-        """Of a large matrix that was there before the step and is not trained; how full it is is not waited for."""
-        at = storage(one)
+        """Of a large matrix that was there before the step and is not trained, or is made of such; how full it is, is
+        not waited for."""
+        origin = self._origins.get(storage(one))
+        at = storage(one) if origin is None else origin
         base = base_of(one)
         trained = one.requires_grad or (base is not None and base.requires_grad)
         small = min(one.shape[-2:]) < LARGE or one.dtype not in FULL or not one.numel()
-        if trained or small or at in written or recording():
+        if trained or small or (origin is None and at in written) or recording():
             return None
         if at not in self._filled:
             of = one[0] if one.dim() > 2 and not one.stride(0) else one

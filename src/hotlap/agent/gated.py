@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from statistics import fmean
 from typing import Any, Final
 
+from .dead import Chain
 from .op_call import OpCall, Place, recording
 
 SIBLINGS, MOST_GATES = 3, 200
@@ -11,9 +12,6 @@ SIBLINGS, MOST_GATES = 3, 200
 MOSTLY: Final = 0.5
 """Of the rows, that are multiplied by zero at least."""
 MOST_ROWS: Final = 200
-
-Chain = tuple[Place, ...]
-"""The user's frames around an op, the outermost first."""
 
 
 class Gated:

@@ -20,6 +20,7 @@ from .recorder import Folder, Recorder
 from .steps import Steps
 from .timeline import Timeline
 from .tokens import Tokens
+from .unused import Unused
 from .wasted import Wasted
 
 
@@ -103,6 +104,7 @@ class Agent(Protocol):
     probe: Probe
     tokens: Tokens
     besides: Besides
+    unused: Unused
     wasted: Wasted
 
     @property

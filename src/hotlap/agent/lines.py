@@ -346,6 +346,7 @@ class Lines:
         self.ops.append((name, *place))
         if storage_reference is not None and len(self.ops) <= NUMBERED and call is not None:
             self._doing = self._repeats.begin(call, caller.f_code.co_filename.startswith(TORCH))
+        self._repeats.dead.unknown |= len(self.ops) > NUMBERED or schema is None
         if name in PRODUCTS and all(map(is_plain, args[PRODUCTS[name] :][:2])):
             rows, columns = args[PRODUCTS[name] :][:2]
             self._products[columns.size(-1)] += rows.numel() * columns.size(-1)
@@ -364,6 +365,11 @@ class Lines:
             classes, all_ = int(scores.size(-1)), max(1, self._products.total())
             left_out = (target == ignored).sum()
             self.targets.append((place, left_out, target.numel(), classes, self._products[classes] / all_))
+
+    def backward(self, tensors: Iterable[Any]) -> None:
+        """A backward of these begins, in the step whose ops were logged or in one after it."""
+        if self.ops and threading.get_ident() == self._thread:
+            self._repeats.dead.backward(tensors)
 
     # waits
 

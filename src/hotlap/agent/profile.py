@@ -100,6 +100,8 @@ class Profile:
         self.over = not session.windows
         self.windows: Windows | None = None
         self.lines: Lines | None = None
+        self.seen: Lines | None = None
+        """The same until the end of the step after those windows, as what lives on may be used there."""
         self.long: LongSteps | None = None
         self.own: Any = None
         self.record: dict[str, Any] = {"first_step": None, "steps": 0, "note": ""}
@@ -148,6 +150,14 @@ class Profile:
         self.on = self.due = True
         self.agent.timeline.watch = self
         return False
+
+    def backward(self, tensors: Any) -> None:
+        """One of these begins."""
+        if self.seen is not None and not self.failed:
+            self.agent.guard.spare(OP, self._let_go, self.seen.backward, tensors)
+
+    def _let_go(self) -> None:
+        self.seen = None
 
     def _turn(self) -> None:
         """Between two steps: one instrument may end and another begin."""
@@ -255,7 +265,7 @@ class Profile:
 
     def _line_windows(self) -> Windows:
         """One step with a dispatch mode on, and on CUDA one in sync debug mode."""
-        lines = self.lines = Lines(self._tell)
+        lines = self.lines = self.seen = Lines(self._tell)
         lines.skipped = self._no_ops()
         try:
             with lines.watching(ops=not lines.skipped):
@@ -270,13 +280,14 @@ class Profile:
                     yield
         except Ended as ended:
             lines.skipped = lines.skipped or str(ended)
-            self._write_lines(lines)
+            self._write_lines()
             raise
-        self._write_lines(lines)
+        self._write_lines()
 
-    def _write_lines(self, lines: Lines) -> None:
-        self.agent.folder().replace("lines.json", lines.document())
+    def _write_lines(self) -> None:
         self.lines = None
+        if self.seen is not None:
+            self.agent.folder().replace("lines.json", self.seen.document())
 
     def _no_ops(self) -> str:
         """Why ops can't be watched, "" where they can."""
@@ -320,6 +331,8 @@ class Profile:
         with _quiet():
             profiler.prepare_trace()
         yield
+        self._write_lines()
+        self.seen = None
         profiler.start_trace()
         self.labels.kinds.append(recorded)
         self.record |= {"first_step": self.agent.recorder.index, "steps": 0}
@@ -421,6 +434,7 @@ class Profile:
     def give_up(self) -> None:
         """After an error: take everything out, keep nothing."""
         self.over, self.on, self.due, self.failed = True, False, False, False
+        self.seen = None
         self.agent.timeline.segment.probe = True
         self.forget()
         self.labels.clear()

@@ -9,13 +9,15 @@ other processes share, and filled tensors, into which kernels outside of torch m
 import itertools
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+from .dead import Chain, Dead
 from .for_less import PRODUCTS, ForLess, Told, double
-from .gated import MOST_ROWS, Chain, Gated, zeros
+from .gated import MOST_ROWS, Gated, zeros
 from .op_call import OpCall, Place, tensors, version
 from .orders import Orders, Seen
 from .same_rows import SameRows, hashes
@@ -79,7 +81,7 @@ class Repeats:
         some have counters of their own; and what is in it."""
         self._fresh: set[int] = set()
         """Storages that were made or written to."""
-        self._for_less, self._gated, self._same_rows = ForLess(), Gated(), SameRows()
+        self._for_less, self._gated, self._same_rows, self.dead = ForLess(), Gated(), SameRows(), Dead()
         self._orders = Orders(lambda one: int(self._of(one)[0]))
 
     def begin(self, call: OpCall, own: bool) -> Op:
@@ -101,9 +103,11 @@ class Repeats:
         at = PRODUCTS.get(call.name)
         at = at if at is not None and all(map(is_plain, args[at : at + 2])) else None
         multiplies = at is not None or call.name == "aten::convolution"
+        storages = {storage(one) for one in filter(is_plain, those)}
+        self.dead.begin(call.name, storages)
         return Op(
             number=number,
-            given={storage(one) for one in filter(is_plain, those)},
+            given=storages,
             written=list(filter(is_plain, tensors(*written))),
             rows=self._of(args[at]) if known and at is not None else None,
             hashes=hashes(call, at) if known and multiplies and self._same_rows.looking else None,
@@ -117,11 +121,14 @@ class Repeats:
         """It was called. Returns whether it computed anything, as views do not."""
         fresh = [one for one in filter(is_plain, tensors(made)) if storage(one) not in op.given]
         op.told += double(fresh)
+        kept = not all(storage(one) in self._fresh for one in op.written) or not all(map(is_plain, tensors(made)))
         for at, one in enumerate([*op.written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((op.number, at), next(self._numbers)), at < len(op.written))
             self._fresh.add(storage(one))
+        self._for_less.end(op.told, (*op.written, *fresh))
         self._orders.end(op.seen, self._made.get((op.number, 0), -1))
         self._sizes[op.number] = sum(one.numel() for one in (fresh or op.written)) * (1 + op.inner // AT_ONCE)
+        self.dead.end([storage(one) for one in (*op.written, *fresh)], kept, self._sizes[op.number])
         return bool(op.written or fresh)
 
     def called(self, op: Op, chain: Chain) -> None:
@@ -129,6 +136,7 @@ class Repeats:
         self._seen[op.number, chain] += 1
         work = self._for_less.called(chain[-1], op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
+        self.dead.called(chain)
         self._gated.called(chain, op.number, op.rows, op.zeros)
         self._same_rows.called(chain, op.hashes, work)
 
@@ -139,7 +147,8 @@ class Repeats:
             made[chain] += count * self._sizes[number]
             at_line[chain[-1]] += count * self._sizes[number]
         return {
-            "repeats": self._rows(made, at_line),
+            "repeats": self._again(made, at_line),
+            "unused": self._unused(made, at_line),
             "gated": self._gated.rows(made, at_line),
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
@@ -163,12 +172,10 @@ class Repeats:
         now = max(before, version(one) + (written and not one.is_inference()))
         self._contents[storage(one)] = storage_reference(one.untyped_storage()), now, number
 
-    def _rows(self, sizes: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
-        """Of each line that computes what there is already, most first: the line; how often the same is made; of what
-        the line computes, the part that was there; and the outermost call below the step's own frames all of which,
-        but for a little, is made several times. sizes, at_line: of all that is made, by chain and by line."""
+    def _again(self, sizes: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
+        """Of lines that compute what there is already, how often the same is made: see `_rows`."""
         times: Counter[int] = Counter()
-        alike, again, whole, several = (Counter[Chain]() for _ in range(4))
+        alike, again = Counter[Chain](), Counter[Chain]()
         usual: defaultdict[Chain, Counter[int]] = defaultdict(Counter)
         for (number, _), count in self._seen.items():
             times[number] += count
@@ -180,19 +187,40 @@ class Repeats:
             if times[number] > 1:
                 alike[chain] += count * size
                 usual[chain][times[number]] += 1
-        for chain, size in sizes.items():
-            for end in range(1, len(chain) + 1):
-                whole[chain[:end]] += size
-                several[chain[:end]] += alike[chain]
-        ends = zip(*(chain[:-1] for chain in sizes), strict=False)
-        first = sum(1 for _ in itertools.takewhile(lambda those: len(set(those)) == 1, ends))
-        rows = []
-        for chain, size in again.most_common(MOST_ROWS):
-            if size and several[chain] >= MOSTLY * whole[chain]:
-                calls = (chain[: end + 1] for end in range(first, len(chain)))
-                outer = next((one for one in calls if several[one] >= WHOLE * whole[one]), chain)
-                rows.append((*chain[-1], usual[chain].most_common(1)[0][0], size / at_line[chain[-1]], *outer[-1]))
-        return rows
+        return _rows(again, alike, lambda chain, _: usual[chain].most_common(1)[0][0], sizes, at_line)
+
+    def _unused(self, sizes: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
+        """Of lines that compute what nothing uses, with how many operations that have a gradient: see `_rows`."""
+        living = (at for at, (reference, *_) in self._contents.items() if not reference.expired())
+        graded, all_, times = self.dead.sizes(living)
+        return _rows(graded, all_, lambda _, outer: times[outer], sizes, at_line)
+
+
+def _rows(
+    spare: Counter[Chain],
+    those: Counter[Chain],
+    times: Callable[[Chain, Chain], int],
+    sizes: Counter[Chain],
+    at_line: Counter[Place],
+) -> list[tuple[Any, ...]]:
+    """Of each line that makes what is not needed, most first: the line; a number, of its chain and that call; of what
+    the line computes, the part that is not; and the outermost call below the step's own frames all of which, but for a
+    little, is of the kind. spare, those: sizes of what is not needed, and of what is of the kind; sizes, at_line: of
+    all that is made, by chain and by line."""
+    whole, alike = Counter[Chain](), Counter[Chain]()
+    for chain, size in sizes.items():
+        for end in range(1, len(chain) + 1):
+            whole[chain[:end]] += size
+            alike[chain[:end]] += those[chain]
+    ends = zip(*(chain[:-1] for chain in sizes), strict=False)
+    first = sum(1 for _ in itertools.takewhile(lambda frames: len(set(frames)) == 1, ends))
+    rows = []
+    for chain, size in spare.most_common(MOST_ROWS):
+        if size and alike[chain] >= MOSTLY * whole[chain]:
+            calls = (chain[: end + 1] for end in range(first, len(chain)))
+            outer = next((one for one in calls if alike[one] >= WHOLE * whole[one]), chain)
+            rows.append((*chain[-1], times(chain, outer), size / at_line[chain[-1]], *outer[-1]))
+    return rows
 
 
 def _draws(call: OpCall) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from .gated import Chain
+from .dead import Chain
 from .op_call import OpCall, Place, recording
 
 LEAST_DIFFERENT: Final = 8

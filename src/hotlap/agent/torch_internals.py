@@ -49,6 +49,8 @@ keeps_graph: Final = _get("_C._autograd._get_current_graph_task_keep_graph")
 """In a backward, whether its graph may be used again. graph-training asks `missing_for_replays` first."""
 PythonNode: Final = _get("_C._FunctionBase", object)
 """Of a graph: nodes with code of Python's. Lacking: any node may be one."""
+next_sequence_number: Final = _get("_C._autograd._get_sequence_nr", lambda: -1)
+"""Of the node that is made next. Lacking: -1, and nothing is known to have a node."""
 sequence_number: Final = methodcaller("_sequence_nr")
 """Of a node: when it was made among those of its thread. Lacking: AttributeError, which takes fewer-syncs out."""
 

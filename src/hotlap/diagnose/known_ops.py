@@ -16,7 +16,7 @@ from hotlap.trace import scaling
 
 from . import masks
 from .causes import JACOBIAN, Cause
-from .repeated import Line, Repeated, not_needed
+from .repeated import SPARSE, Line, Repeated, not_needed
 from .statements import calls, cross_entropy_at, last_of_all_at, pairs_at, product_at
 
 LEAST: Final = 0.2
@@ -31,11 +31,12 @@ GENERAL: Final = frozenset({"compute", "bandwidth", "no-tensor-cores", "host-cod
 
 @dataclass(frozen=True)
 class KnownOp:
-    """A cause, whose bound is that on a device; on the CPU it computes. ops: names without `aten::`; a backward's are
-    its class (`SortBackward0`)."""
+    """A cause, whose bound is that on a device; on the CPU it computes. on_a_device: it is one there. ops: names
+    without `aten::`; a backward's are its class (`SortBackward0`)."""
 
     cause: Cause
     ops: re.Pattern[str]
+    on_a_device: bool = True
 
 
 def _known(id_: str, ops: str, title: str, why: str, instead: str, bound: Bound = "bandwidth") -> KnownOp:
@@ -189,6 +190,19 @@ KNOWN: Final = (
         "many draws in one call; `torch.searchsorted(cumulative, torch.rand(n))` with sums that are kept; `randint` in "
         "place of `randperm(n)[:k]` where a row may come twice",
     ),
+    replace(
+        _known(
+            "dropout",
+            r"bernoulli_?|native_dropout|NativeDropoutBackward\d",
+            "dropout draws its mask number by number",
+            "on the CPU torch draws them one after another, some 9 ns each on one core, four times as long as `rand` "
+            "takes",
+            "`x * torch.rand_like(x).lt_(1 - p).div_(1 - p)` in training: the same but for other draws, in a third of "
+            "the time; on fewer numbers: on the small hidden features, or a mask of whole rows or channels",
+            "compute",
+        ),
+        on_a_device=False,
+    ),
     _known(
         "renormalized-embedding",
         r"embedding_renorm_",
@@ -244,7 +258,9 @@ def known_ops(
         rows = rank.model
         whole = max((one.share for one in findings if one.id == "compute" and not one.named), default=0.0)
         share = whole / max(1, sum(row.ns for row in rows))
-    told = list(_told(rows, share, step_ms, on_device, LEAST * left))
+    sparse = {one.line for one in spare if one.cause is SPARSE}  # whose dropout is told with them
+    others = [row for row in rows if row.where is None or (row.where.file, row.where.line) not in sparse]
+    told = list(_told(others, share, step_ms, on_device, LEAST * left))
     if on_device:
         of_lines: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "line"]
     else:
@@ -272,7 +288,7 @@ def _costs(
 def _told(
     rows: Sequence[KernelTime | HostTime], share: float, step_ms: float, on_device: bool, least: float
 ) -> Iterator[Finding]:
-    for known in KNOWN:
+    for known in (one for one in KNOWN if one.on_a_device or not on_device):
         of_it = [row for row in rows if known.ops.fullmatch(_name(row).removeprefix("aten::"))]
         if (took := min(1.0, share * sum(row.ns for row in of_it))) >= least:
             at = max((row for row in of_it if row.where is not None), key=lambda row: row.ns, default=of_it[0]).where

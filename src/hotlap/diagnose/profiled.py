@@ -124,7 +124,9 @@ def with_traces(
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
     findings = diagnosis.findings
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured)
-    spare = list(of_lines(lines)) if lines is not None else []
+    times = diagnosis.gpu_phases or diagnosis.phases
+    forward, backward = times.forward or 0.0, times.backward or 0.0
+    spare = list(of_lines(lines, backward / forward if forward else 1.0)) if lines is not None else []
     if any(one.id == "double-precision" for one in findings):
         spare = [one for one in spare if one.cause is not DOUBLE]
     masked = list(masks.of_lines(lines)) if lines is not None else []

@@ -15,6 +15,8 @@ from .statements import product_at, repeating
 REPLAY: Final = "torch.cuda.CUDAGraph.replay"
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
+LEAST_UNUSED: Final = 0.05
+"""The same of what can be left out as it is."""
 AGAIN: Final = Cause(
     "computed-again",
     "the same is computed from the same input several times a step",
@@ -22,6 +24,14 @@ AGAIN: Final = Cause(
     "compute it once, before the loop, and pass the result on: keys and values of a memory once a sequence, an encoded "
     "set once a batch; what has gradients serves as `.detach()` where none are wanted; running averages of a BatchNorm "
     "then count it once",
+    "compute",
+)
+UNUSED: Final = Cause(
+    "unused-results",
+    "what is computed with gradients reaches no loss and nothing else",
+    "it is computed, with the graph that a backward would need, and let go",
+    "leave it out where nothing uses it, as a branch of the model whose loss is not trained in this step; what is read "
+    "beside torch, to log or to plot: every n steps, under `torch.no_grad()`",
     "compute",
 )
 GATED: Final = Cause(
@@ -39,7 +49,7 @@ SPARSE: Final = Cause(
     "each zero is read and multiplied like the others, forward and backward, though it adds nothing",
     "the same matrix as a sparse one, made once before the loop: `a = a.to_sparse_csr()`, then `a @ x` in two "
     "dimensions (`x.reshape(n, -1)`); or over its edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot "
-    "rows: `F.embedding`; counts: `nn.EmbeddingBag`",
+    "rows: `F.embedding`; counts: `nn.EmbeddingBag`; dropout on what is not zero alone",
     "compute",
 )
 TAP_BY_TAP: Final = Cause(
@@ -106,8 +116,10 @@ SAID: Final = {
     SAME_ROWS: "each row of a product is there {} times; all but the first take {} a step",
     NOT_CARRIED: "{} calls a step, each with the sequence of the last and more; to go over it again takes {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
+    UNUSED: "no backward goes through {} operations of this call, and nothing else is given what they make; they take "
+    "{} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
-    SPARSE: "{}% of a matrix that the step does not make are zeros; products with them take {} a step",
+    SPARSE: "{}% of a matrix that the step does not make are zeros; products and dropout with them take {} a step",
     TAP_BY_TAP: "a kernel of {} taps; what FFT saves of it is {} a step",
 }
 Line = tuple[str, int | None]
@@ -124,12 +136,14 @@ class Repeated(NamedTuple):
     cause: Cause = AGAIN
 
 
-def of_lines(lines: Lines) -> Iterator[Repeated]:
-    """As a profiled step has shown them; none of one that replays a CUDA graph, whose results no op is seen to make."""
+def of_lines(lines: Lines, backward: float = 1.0) -> Iterator[Repeated]:
+    """As a profiled step has shown them; none of one that replays a CUDA graph, whose results no op is seen to make.
+    backward: how many times as long as the forward it takes."""
     if any(name == REPLAY for name, *_ in lines.calls):
         return
     kinds = {
         AGAIN: lines.repeats,
+        UNUSED: lines.unused,
         GATED: lines.gated,
         SPARSE: lines.sparse,
         TAP_BY_TAP: lines.long_convolutions,
@@ -146,7 +160,9 @@ def of_lines(lines: Lines) -> Iterator[Repeated]:
                     place = place_in(lines.files, lines.autocasts[0])
                 if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
-                yield Repeated((lines.files[file], line), times, part, place, cause)
+                # What is unused has no backward in the line's time, as the rest has.
+                of_both = part / (1 + backward * (1 - part)) if cause is UNUSED else part
+                yield Repeated((lines.files[file], line), times, of_both, place, cause)
     for file, line, _, times, part, frames in lines.same_rows:
         if frames and max(file, *(frame[0] for frame in frames)) < len(lines.files):
             where = repeating([place_in(lines.files, frame) for frame in frames])
@@ -169,7 +185,8 @@ def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: flo
         calls[one.times, one.call] += costs.get(one.line, 0.0) * one.part
     for (cause, *_), calls in functions.items():
         times, where = max(calls, key=lambda at: calls[at])
-        if (took := min(1.0, sum(calls.values()))) >= LEAST * left:
+        least = LEAST_UNUSED if cause is UNUSED else LEAST
+        if (took := min(1.0, sum(calls.values()))) >= least * left:
             said = SAID[cause].format(times, ms(took * step_ms))
             said += ", as far as a line's time goes by the numbers that it makes"
             yield cause.finding(took, where, said, took * step_ms)

@@ -84,7 +84,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     line of each time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes,
     with its line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the
     part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside
-    of the backward, what the step has computed before: the same ops on the same numbers. gated: the same of lines of
+    of the backward, what the step has computed before: the same ops on the same numbers. unused: the same of what is
+    computed with gradients and reaches no backward, in this step or the next, nor the host or what lives on. gated: the
+    same of lines of
     modules that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of
     what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the
     step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
@@ -110,6 +112,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     syncs: tuple[CalledOp, ...] = ()
     targets: tuple[CalledLoss, ...] = ()
     repeats: tuple[RepeatedLine, ...] = ()
+    unused: tuple[RepeatedLine, ...] = ()
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()

@@ -501,6 +501,24 @@ class BesidesFacts(msgspec.Struct, frozen=True, kw_only=True):
     inference_mode: bool = False
 
 
+class UnusedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that calls a model with gradients, by a script that trains. name: the model's class. steps: that were
+    looked at, with others between them. calls, rows, took_ms: in all of these, on the host, as far as is known what
+    became of them; of many calls in a step some stand for all. unused_calls, unused_rows, unused_took_ms: of those
+    whose graph was let go with no backward through it. place: file, line and function of the user's code that calls it.
+    """
+
+    name: str
+    place: tuple[str, int, str] | None = None
+    steps: Count = 0
+    calls: Count = 0
+    rows: Count = 0
+    took_ms: Ms = 0.0
+    unused_calls: Count = 0
+    unused_rows: Count = 0
+    unused_took_ms: Ms = 0.0
+
+
 class Hung(msgspec.Struct, frozen=True, kw_only=True):
     """A wait for a batch that an error ended, such as Ctrl-C. waited_s: seconds that it had lasted. worker: number of
     the worker process whose turn it was, None without workers; worker_pid: its process; alive: it still ran. file,
@@ -569,6 +587,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     forwards_each: float | None = None
     wasted: WastedFacts | None = None
     besides: tuple[BesidesFacts, ...] = ()
+    unused: tuple[UnusedFacts, ...] = ()
     hung: Hung | None = None
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"

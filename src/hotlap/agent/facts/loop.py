@@ -19,6 +19,7 @@ def describe_process(script: Script) -> Facts:
         "recomputed": script.recomputed,
         "retained": script.kept_graphs / looked_at, "forwards_each": habits.forwards / looked_at,
         "hung": script.hung, "wasted": agent.wasted.facts, "besides": agent.besides.facts(script.optimized),
+        "unused": agent.unused.facts(),
         "host": agent.host.facts(),
         "compiled": compiled_functions(next((model.facts for model in script.roots.values()), None)),
     }  # fmt: skip

@@ -46,6 +46,7 @@ def _begin(agent: "Agent") -> Callable[..., None]:
         steps.backward_begin(bool(with_loss))
         if wasted.on and steps.in_backward == 1:
             agent.guard.spare(WASTED, wasted.give_up, wasted.begin, steps.backwards)
+        agent.profile.backward(tensors)
         if with_loss and steps.in_backward == 1:
             for tensor in tensors[:8]:
                 loss = tensor if script.scaling is None else script.unscaled(tensor)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..interface import Agent
 
 FIND, BEGIN, END = hook("forward_find"), hook("forward_begin"), hook("forward_end")
+UNUSED = hook("unused_forwards")
 SETTLED = 4
 SETTLED_INFERENCE = 16
 IN_VAIN = 64
@@ -374,6 +375,9 @@ class Root(Watched):
         steps.forward_begin(self.key, training, evaluating, rows)
         if not training and steps.backwards:
             self.agent.besides.begin(self.key, self.module())
+        unused = self.agent.unused
+        if unused.looking and training and steps.backwards and not (evaluating or self.compiled or steps.recording):
+            unused.begin()
 
     def _describe(self, training: bool, args: Any, kwargs: Any) -> None:
         """What need not be known of each forward."""
@@ -423,9 +427,11 @@ class Root(Watched):
 
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:
         """After it. output: what it returned."""
-        steps = self.steps
+        steps, unused = self.steps, self.agent.unused
         if not training and steps.backwards:
             self.agent.besides.end(self.key)
+        if unused.begun:
+            self.guard.spare(UNUSED, unused.give_up, unused.end, self.module(), _rows(args, kwargs), output)
         if self.agent.probe.active and not training and not steps.optimizers_built:
             self.agent.probe.output(output)
         if self.random is not None:

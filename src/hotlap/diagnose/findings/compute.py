@@ -8,6 +8,7 @@ from hotlap.records.run import RootFacts
 from ._base import LEAST_COST, MODEL, Measured
 from .communication import held, held_of
 from .launch import waited, waits
+from .unused_forwards import unused_ms
 
 QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
 AUTOTUNED = "; where sizes stay the same: `torch.backends.cudnn.benchmark = True` before the loop"
@@ -40,7 +41,8 @@ def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, unless the device only waits for launches there, and without what the
     backward holds of an exchange between ranks, or workers take of the cores."""
     waiting = waited(measured)
-    share = measured.share(*MODEL) - held(measured) - waiting - measured.taken_ms / measured.step_ms
+    taken = measured.taken_ms + unused_ms(measured)
+    share = measured.share(*MODEL) - held(measured) - waiting - taken / measured.step_ms
     if share <= (LEAST_COST if waiting else 0.0):
         return None
     root = measured.root
