@@ -53,6 +53,7 @@ from hotlap.records.run import (
     RootFacts,
     Run,
     Step,
+    UnusedFacts,
     Versions,
     WastedFacts,
 )
@@ -96,6 +97,12 @@ FACTS = Facts(
     host=HostFacts(steps=9, faults=1.5, system_ms=0.25, gc_ms=0.125, collections=3),
     wasted=WastedFacts(place=("/a b.py", 4, "step"), share=0.5, part=0.5),
     besides=(BesidesFacts(name="Net", of=9, steps=9, calls=18, took_ms=4.5, place=("/a b.py", 5, "step")),),
+    unused=(
+        UnusedFacts(
+            name="Net", place=("/a b.py", 6, "act"), steps=9, calls=90, rows=90, took_ms=4.5, unused_calls=80,
+            unused_rows=80, unused_took_ms=4.25,
+        ),
+    ),
     hung=Hung(waited_s=95.5, worker=3, worker_pid=17, alive=True, file="/a b.py", line=4),
     roots=(RootFacts(name="Net", parameters=10**10, modules=4, devices=("cuda:0",), dtypes=("bfloat16",),
                      exchange=ExchangeFacts(compute_ms=4.0, exchange_ms=9.5, hidden_ms=2.0)),),
