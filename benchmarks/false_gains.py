@@ -89,7 +89,7 @@ class Machine:
         self.numbers = itertools.count()
         self.shuffle = Random(int(draw.integers(1 << 30)))
         self.listener = SimpleNamespace(step=lambda *_: None)
-        self.bench = self
+        self.bench, self.turns = self, []
         self.budget = SimpleNamespace(
             seconds=math.inf, left=math.inf, at_once=at_once, crowded=False, best_start_s=1.0, starts_s=lambda _: 1.0,
             turns_s=lambda *_: math.inf, proof_s=0.0, narrow_s=0.0, proof_of=lambda _: 1.0,

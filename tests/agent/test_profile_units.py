@@ -239,7 +239,7 @@ def test_labels_for_nsight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_label_that_fails_takes_all_labels_out(monkeypatch: pytest.MonkeyPatch) -> None:
     agent: Any = SimpleNamespace(
-        timeline=Timeline(lambda: 0, lambda: None), guard=Guard(), recorder=SimpleNamespace(index=4)
+        timeline=Timeline(lambda: 0, lambda: None), guard=Guard(), recorder=SimpleNamespace(index=4), pid=0
     )
     problems: list[str] = []
     agent.guard.report = lambda where, what, trace, lever: problems.append(where)

@@ -14,6 +14,14 @@ from .harness import SCRIPTS, Runner, check_clean, check_same
 
 NET = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
 X = torch.ones(4, 3)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test of this process may have had something compiled."""
+    monkeypatch.setattr("hotlap.agent.unused.compiled_frames", lambda: 0)
+
+
 SHORT = "import hotlap.agent.unused as f; f.SHARE = 1"
 """So that so short a run is looked at."""
 

@@ -11,7 +11,7 @@ import torch
 
 from .done_again import slower, slower_in_half
 from .op_call import OpCall, Place, recording
-from .torch_internals import base_of, has_storage, storage
+from .torch_internals import base_of, is_plain, storage
 
 PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 """Of matrices, and which arguments these are."""
@@ -69,7 +69,7 @@ class ForLess:
         elif call.name == "aten::convolution":
             told = [_long(*call.args)]
         elif call.name in PASSES:
-            matrices = [one for one in given if type(one) is torch.Tensor and has_storage(one) and one.dim() > 1]
+            matrices = [one for one in given if type(one) is torch.Tensor and is_plain(one) and one.dim() > 1]
             largest = max(matrices, key=lambda one: one.numel(), default=None)
             if largest is not None and (passed := self._sparse(largest, written)) is not None:
                 told = [(PASSED, *passed[1:])]

@@ -68,6 +68,6 @@ def numbers_of(rows: Any) -> Any:
     """A number for each, by the bits of some of its real numbers. The device is not waited for."""
     some = rows.detach().flatten(1)
     some = some[:, :: 1 + some.size(1) * len(rows) // MOST_NUMBERS].contiguous()
-    mixed = torch.arange(1, some.size(1) + 1, device=some.device) * 0x2545F4914F6CDD1D
+    mixed = torch.arange(1, some.size(1) + 1, dtype=torch.int64, device=some.device) * 0x2545F4914F6CDD1D
     mixed = (mixed ^ (mixed >> 31)) * 0x1B873593CC9E2D51
     return (some.view(AS_INTEGERS[some.element_size()]).long() * mixed).sum(1)

@@ -47,9 +47,9 @@ SPARSE: Final = Cause(
     "sparse-product",
     "a matrix that is mostly zeros is multiplied as a dense one",
     "each zero is read and multiplied like the others, forward and backward, though it adds nothing",
-    "the same matrix as a sparse one, made once before the loop: `a = a.to_sparse_csr()`, then `a @ x` in two "
-    "dimensions (`x.reshape(n, -1)`); or over its edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot "
-    "rows: `F.embedding`; counts: `nn.EmbeddingBag`; dropout on what is not zero alone",
+    "once, before the loop, `a = a.to_sparse_csr()`, then `a @ x` in two dimensions (`x.reshape(n, -1)`); or over its "
+    "edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot rows: `F.embedding`; counts: `nn.EmbeddingBag`; "
+    "dropout of its other numbers alone",
     "compute",
 )
 TAP_BY_TAP: Final = Cause(
