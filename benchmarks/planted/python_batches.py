@@ -1,7 +1,7 @@
 """Train a character model on batches that the loop encodes itself, character by character.
 
 cause: host-code
-bound: unknown on cpu, launch on cuda
+bound: input on cpu, launch on cuda
 needs: cpu
 place: sampled
 """

@@ -1,7 +1,7 @@
 """Train on pictures that are shifted one by one in a Python loop of small ops.
 
 cause: host-code on cpu, launch on cuda
-bound: unknown on cpu, launch on cuda
+bound: input on cpu, launch on cuda
 needs: cpu
 place: line
 """
