@@ -9,7 +9,7 @@ from hotlap.records.run import Facts, OptimizerFacts
 from ._base import Measured, counted
 
 LEAST = 0.2
-"""Of the step. A fused kernel took away four fifths of an update of 34% of it, half of one of 21%, a third of one of 16%."""
+"""Of the step. A fused kernel took away four fifths of an update of 34% of it, half of one of 21%, a third of 16%."""
 ONE_PASS = "SGD"
 """Without momentum its update is one operation as it is."""
 
