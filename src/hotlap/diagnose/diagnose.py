@@ -145,53 +145,12 @@ def _verdict(
     machine: Environment,
 ) -> Diagnosis:
     steady, facts = first.steady, first.facts
-    in_all = first.steps[-1].step - first.steps[0].step + 1
-    usual, run_ms = without_restarts(steady.steps, facts.feeding if facts else None, in_all)
-    if (long := long_of(usual, steady.clock)) is not None:
-        usual = tuple(step for step in usual if step.step not in long.steps)
-    device, paced = mean_phases(usual, "gpu_phases"), mean_phases(usual, "gpu_paced")
-    host, sampled, unseen_ms = _host_phases(steady, usual, device)
+    measured, paced = _measured(first, levers, use, gpus, seen, machine)
+    findings = [without(finding, settled(facts, levers)) for finding in in_order(_found(measured, first, ranks))]
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
-    backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
-    wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
-    piled = facts is not None and any(root.piled for root in facts.roots)
-    whole = not _left_out(first.steps)
-    grown = growth(steady.numbered, piled) if whole else None
-    sixth = len(steady.steps) // SIXTHS
-    ends = steady.steps[:sixth], steady.steps[-sixth:]
-    jump = jump_of(steady, first.steps, facts, seen, machine) if whole and grown is None else None
-    measured = Measured(
-        step_ms=wall,
-        phases=host,
-        gpu_phases=device,
-        backlog_ms=backlog_ms,
-        facts=facts,
-        levers=levers,
-        cpu=use,
-        run_ms=run_ms,
-        unseen_ms=unseen_ms,
-        unseen=sampled,
-        growth=grown,
-        memory_bytes=machine.memory_gib * 2**30,
-        evaluating=steady.evaluating,
-        evaluates=any(step.evaluation for step in steady.steps),
-        gpu_paced=Phases() if kept_busy(paced, device, gpus.busy) else paced,
-        gpu_busy=gpus.busy,
-        long=long,
-        micro=micro_batches(usual),
-        rows=rows_of(usual),
-        jump=jump,
-        grown_in=longer_in(ends) if grown else ("", 0.0),
-    )
-    found = findings_of(measured)
-    late = straggler([rank.steady.steps for rank in ranks])
-    if late is None:
-        found = without_waiting(found, [mean_phases(rank.steady.steps, "gpu_phases") for rank in ranks])
-    else:
-        found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
-    findings = [without(finding, settled(facts, levers)) for finding in in_order(found)]
     rates = [_rate(rank) for rank in ranks]
     tokens = [token_rate(rank.steady) for rank in ranks]
+    on_gpu = facts is not None and facts.device == "cuda"
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
         bound=bound_of(findings),
@@ -200,13 +159,13 @@ def _verdict(
         throughput=sum(rate for rate in rates if rate) if all(rates) else None,
         tokens_s=sum(rate for rate in tokens if rate) if all(tokens) else None,
         throughput_unit="rows/s" if facts and facts.samples_from == "forward" else "samples/s",
-        phases=host,
-        unseen_ms=unseen_ms,
+        phases=measured.phases,
+        unseen_ms=measured.unseen_ms,
         gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
-        gpu_phases=device,
+        gpu_phases=measured.gpu_phases,
         gpu_paced=paced,
-        gpu_busy=gpus.busy if facts is not None and facts.device == "cuda" else None,
-        gpu_watts=gpus.watts if facts is not None and facts.device == "cuda" else None,
+        gpu_busy=gpus.busy if on_gpu else None,
+        gpu_watts=gpus.watts if on_gpu else None,
         gpu_shared=bool(gpus.shared),
         clock=slowest.clock,
         findings=tuple(findings),
@@ -230,6 +189,63 @@ def _verdict(
         ),
         next=next_of(findings),
     )
+
+
+def _measured(
+    rank: Rank,
+    levers: tuple[str, ...],
+    use: CpuUse,
+    gpus: GpuUse,
+    seen: Sequence[TelemetrySample],
+    machine: Environment,
+) -> tuple[Measured, Phases | None]:
+    """What findings are made from; and what the host paces on the device, which they do not get of a device that is
+    busy all the same."""
+    steady, facts = rank.steady, rank.facts
+    in_all = rank.steps[-1].step - rank.steps[0].step + 1
+    usual, run_ms = without_restarts(steady.steps, facts.feeding if facts else None, in_all)
+    if (long := long_of(usual, steady.clock)) is not None:
+        usual = tuple(step for step in usual if step.step not in long.steps)
+    device, paced = mean_phases(usual, "gpu_phases"), mean_phases(usual, "gpu_paced")
+    host, unseen, unseen_ms = _host_phases(steady, usual, device)
+    backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
+    whole = not _left_out(rank.steps)
+    grown = growth(steady.numbered, facts is not None and any(root.piled for root in facts.roots)) if whole else None
+    sixth = len(steady.steps) // SIXTHS
+    ends = steady.steps[:sixth], steady.steps[-sixth:]
+    measured = Measured(
+        step_ms=fmean(steady.times),
+        phases=host,
+        gpu_phases=device,
+        backlog_ms=median(backlogs) if backlogs else None,
+        facts=facts,
+        levers=levers,
+        cpu=use,
+        run_ms=run_ms,
+        unseen_ms=unseen_ms,
+        unseen=unseen,
+        growth=grown,
+        memory_bytes=machine.memory_gib * 2**30,
+        evaluating=steady.evaluating,
+        evaluates=any(step.evaluation for step in steady.steps),
+        gpu_paced=Phases() if kept_busy(paced, device, gpus.busy) else paced,
+        gpu_busy=gpus.busy,
+        long=long,
+        micro=micro_batches(usual),
+        rows=rows_of(usual),
+        jump=jump_of(steady, rank.steps, facts, seen, machine) if whole and grown is None else None,
+        grown_in=longer_in(ends) if grown else ("", 0.0),
+    )
+    return measured, paced
+
+
+def _found(measured: Measured, first: Rank, ranks: Sequence[Rank]) -> list[Finding]:
+    """What findings there are of the first rank, without its waits for the others, and of the one that is late."""
+    found = findings_of(measured)
+    late = straggler([rank.steady.steps for rank in ranks])
+    if late is None:
+        return without_waiting(found, [mean_phases(rank.steady.steps, "gpu_phases") for rank in ranks])
+    return [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
 
 
 def _straggler(late: Late, rank: Rank) -> Finding:
