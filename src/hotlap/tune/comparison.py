@@ -401,7 +401,8 @@ class Comparison:
     def result(self) -> Proof:
         """With parity, where there is a gain."""
         state = self.state
-        paces = self._change_of_pace()
+        lesser = self._by_turns_before()
+        self.ratio, paces = lesser or (self.ratio, None)
         found = self.ratio
         proved, why = self._gain()
         parity = self._parity() if proved else None
@@ -427,10 +428,10 @@ class Comparison:
             paces=paces,
         )
 
-    def _change_of_pace(self) -> tuple[float, float] | None:
-        """Take the ratio to the bare command's turns before the comparison, where that is clearly below the interval:
-        other work of the machine that came just then slowed one side more than the other. Returns medians of the bare
-        command's turns, before it and in it."""
+    def _by_turns_before(self) -> tuple[Ratio, tuple[float, float]] | None:
+        """The ratio to the bare command's turns before the comparison, where that is clearly below the interval: other
+        work of the machine that came just then slowed one side more than the other. With medians of the bare command's
+        turns, before it and in it."""
         ours, known, found = self._levels(self.levers), self._levels(self.state.given, self.turns_before), self.ratio
         if self.pairs or found.interval is None or not ours or len(known) < LEAST_ROUNDS:
             return None
@@ -438,9 +439,9 @@ class Comparison:
         if found.interval.low < PACES * ratio:
             return None
         interval = msgspec.structs.replace(found.interval, low=ratio)
-        self.ratio = Ratio(ratio, interval, proved=found.proved and ratio > LEAST_GAIN)
         mine = {side.number for side in self.before}
-        return before, median([ms for turn in self.turns for side, ms in turn.items() if side in mine])
+        then = median([ms for turn in self.turns for side, ms in turn.items() if side in mine])
+        return Ratio(ratio, interval, proved=found.proved and ratio > LEAST_GAIN), (before, then)
 
     def _levels(self, levers: Sequence[Lever], most: int | None = None) -> list[float]:
         """Ms a step of each turn that was taken with these in. most: of the first so many turns of this session."""
