@@ -1,6 +1,5 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
-import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerS
 from hotlap.records.run import LoaderFacts, Run
 from hotlap.records.trace import Ranks, TraceReport
 from hotlap.records.tune import NOT_TRIED
-from hotlap.runs.folder import RankFolder, RunFolder, TuneFolder
+from hotlap.runs.folder import RankFolder, RunFolder, recipe_tune
 
 from .between import with_between
 from .compiled import with_compiled
@@ -50,12 +49,8 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
 
 def _tried(run: Run) -> set[str]:
     """Levers that the tune tried which made the run's recipe, where that is there."""
-    if run.recipe is None:
-        return set()
-    with contextlib.suppress(RecordError):
-        if (tune := TuneFolder(Path(run.cwd, run.recipe).parent).tune) is not None:
-            return {one.lever for one in tune.dropped if not one.why.endswith(NOT_TRIED)}
-    return set()
+    tune = recipe_tune(run)
+    return {one.lever for one in tune.dropped if not one.why.endswith(NOT_TRIED)} if tune is not None else set()
 
 
 def _of_the_loop(found: Diagnosis) -> Diagnosis:

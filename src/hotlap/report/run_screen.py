@@ -1,6 +1,5 @@
 """The verdict of one run, on one screen."""
 
-import contextlib
 import itertools
 import signal
 from collections.abc import Iterator, Sequence
@@ -23,11 +22,11 @@ from ..records.diagnosis import (
     bound_text,
 )  # fmt: skip
 from ..records.durations import ms
-from ..records.errors import EXIT_CODES, RecordError
+from ..records.errors import EXIT_CODES
 from ..records.phases import PHASES
 from ..records.run import REFUSED, Environment, Phases, Problem, Run, Step
 from ..records.session import ENDED_HARD
-from ..runs.folder import FILES, RunFolder, TuneFolder
+from ..runs.folder import FILES, RunFolder, recipe_tune
 from .console import (
     CommandLine,
     Parts,
@@ -274,7 +273,7 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
         tries, begun = diagnosis.next.removeprefix(TUNE).strip(), _unfinished_tune(run)
         if begun is not None:
             yield plain(f"next: go on with the recipe's tune {tries}", "dim")
-            yield in_environment(run.environment, "hotlap", "tune", "--resume", str(begun.path), *run.command)
+            yield in_environment(run.environment, "hotlap", "tune", "--resume", str(begun), *run.command)
             return
         yield plain(f"next: a tune {'of the command without the recipe ' if run.recipe else ''}{tries}", "dim")
         yield in_environment(run.environment, "hotlap", "tune", *run.command)
@@ -286,13 +285,11 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
         yield CommandLine(("hotlap", "diff", str(folder), again))
 
 
-def _unfinished_tune(run: Run) -> TuneFolder | None:
-    """The tune that made the run's recipe, where it is there, was of this command, and can go on."""
-    folder = TuneFolder(Path(run.recipe).parent) if run.recipe else None
-    with contextlib.suppress(RecordError):
-        tune = folder.tune if folder is not None else None
-        return folder if tune is not None and tune.command == run.command and not tune.complete else None
-    return None
+def _unfinished_tune(run: Run) -> Path | None:
+    """The folder of the tune that made the run's recipe, where that is there, was of this command, and can go on."""
+    tune = recipe_tune(run)
+    goes_on = tune is not None and tune.command == run.command and not tune.complete
+    return Path(run.recipe).parent if run.recipe and goes_on else None
 
 
 def in_environment(environment: Environment, *words: str) -> CommandLine:

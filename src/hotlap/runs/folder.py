@@ -3,6 +3,7 @@
 The agent writes some of them in the user's process, where nothing of this is imported, and names those itself.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -259,6 +260,13 @@ class TuneFolder(_Folder):
     def trial(self, trial: Trial) -> RunFolder:
         """The run of a trial."""
         return RunFolder(self.path / trial.folder)
+
+
+def recipe_tune(run: Run) -> Tune | None:
+    """The tune that made a run's recipe, where that is there."""
+    with contextlib.suppress(RecordError):
+        return TuneFolder(Path(run.cwd, run.recipe).parent).tune if run.recipe else None
+    return None
 
 
 def open_run(path: str | PathLike[str]) -> RunFolder:
