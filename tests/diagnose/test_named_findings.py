@@ -237,6 +237,7 @@ def test_a_frozen_teachers_forwards_are_no_evaluation() -> None:
     for root, named in (({}, True), ({"frozen": True}, False), ({"optimized": 0}, False)):
         found = findings_of(measured(root=root, **of))
         assert ("evaluation-each-step" in {one.id for one in found}) is named
+        assert ("evaluate every few steps" in " ".join(one.instead for one in found if one.id == "compute")) is named
 
 
 @pytest.mark.parametrize(

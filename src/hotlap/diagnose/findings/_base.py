@@ -150,6 +150,13 @@ class Measured:
         return (used, whole) if used and whole else None
 
     @property
+    def evaluates_itself(self) -> bool:
+        """Whether most steps evaluate the model that is trained. Forwards of one that no optimizer updates or that is
+        frozen, as a teacher, are seen as an evaluation's too."""
+        roots = self.facts.roots if self.facts else ()
+        return self.evaluates and not any(root.optimized == 0 or root.frozen for root in roots)
+
+    @property
     def cuda(self) -> bool:
         """Whether device times are known."""
         return self.gpu_phases is not None

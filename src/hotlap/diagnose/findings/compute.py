@@ -66,13 +66,13 @@ def find(measured: Measured) -> Finding | None:
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
         + (LINE_OF.format(names[0]) if len(names) > 1 else "")
         + _untrained(measured)
-        + ("; most steps hold an evaluation, whose forward is in it" if measured.evaluates else ""),
+        + ("; most steps hold an evaluation, whose forward is in it" if measured.evaluates_itself else ""),
         why=ISSUING if small else UNTOLD,
         instead=FEWER
         if small
         else _lower(measured, on_device)
         + "compiled and fused kernels, a better memory format"
-        + ("; evaluate every few steps, under `torch.inference_mode()`" if measured.evaluates else "")
+        + ("; evaluate every few steps, under `torch.inference_mode()`" if measured.evaluates_itself else "")
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
         + _autotuned(measured)
         + _vocabulary(measured)

@@ -12,12 +12,9 @@ REPLACES = ("host-code",)
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: the `other` phase, which holds forwards without gradients, at most. Not where a model runs that no
-    optimizer updates or that is frozen, as a teacher: its forwards are seen as an evaluation's."""
+    """Share: the `other` phase, which holds forwards without gradients, at most."""
     facts, share = measured.facts, measured.share("other")
-    if facts is None or not measured.evaluates or share < LEAST:
-        return None
-    if any(root.optimized == 0 or root.frozen for root in facts.roots):
+    if facts is None or not measured.evaluates_itself or share < LEAST:
         return None
     took = measured.took_ms("other")
     return Finding(
