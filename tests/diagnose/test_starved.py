@@ -368,7 +368,7 @@ def test_page_faults_that_take_a_tenth_of_the_step_have_a_share(more: dict[str, 
     one = found("page_faults", {"used": 0.6}, alone)  # others have the cores, where it waits for one
     assert one is not None and one.named is (share >= 0.25) and not one.beneath
     assert (one.share, one.levers) == (share, ("host-allocator",)) and one.cost_ms == min(18.0, counts["system_ms"])
-    assert "of the thread that trains for its 9000 faults" in one.evidence
+    assert "of the thread that trains for its 9,000 faults" in one.evidence
     findings = in_order(findings_of(Measured(100.0, phases(data=2, forward=98), None, None, alone, cpu=USE)))
     assert findings[share < 0.25].id == "page-faults", "by its share, as no line makes them, until it is much"
     assert "host-allocator" in next_of(findings)

@@ -42,8 +42,6 @@ NO_BATCHES: Final = frozenset({
 """Causes of what a generator may do beside making batches, as one that logs."""
 GETS: Final = frozenset({"get", "get_nowait", "recv", "recv_bytes"})
 ENVIRONMENT: Final = frozenset({"step", "reset"})
-
-
 RUNS: Final = re.compile(r"torch\..*\.forward")
 """Where a module of torch's runs, and so a model."""
 

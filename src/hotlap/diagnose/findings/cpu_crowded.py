@@ -17,8 +17,6 @@ FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a de
 APART = "this time is in no other finding's share: it is taken from all alike"
 LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
-
-
 LEAST_SEEN_MS = 20.0
 """Of steps whose counters were read, in all: a thread is without a core for some ms at a time, so that of less one such
 time would say too much."""
@@ -170,7 +168,7 @@ def _waits(host: HostFacts) -> str:
 
 def _workers_wait(measured: Measured) -> bool:
     """Whether the loader's workers, whose waits are among those of the command's processes, do so notably."""
-    loader, use, host = measured.loader, measured.cpu, measured.facts.host if measured.facts else None
+    loader, use, host = measured.loader, measured.cpu, _host(measured)
     if loader is None or not loader.workers or use is None or use.waited_ms is None or host is None:
         return False
     own = 1000 * (host.waited_ms or 0.0) / measured.step_ms if measured.step_ms else 0.0

@@ -48,8 +48,6 @@ KNOWN = {
         ("set_sync_debug_mode",),
     ),
 }
-
-
 UNTOLD = "; what it costs is in the phases, and was not measured"
 OF_CUDA = frozenset({"CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING", "set_sync_debug_mode"})
 """Those that change nothing where no step uses a device."""

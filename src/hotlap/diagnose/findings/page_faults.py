@@ -25,13 +25,13 @@ def find(measured: Measured) -> Finding | None:
     if host.faults < LEAST_FAULTS or system_ms < LEAST * measured.step_ms:
         return None
     disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
-    evidence = f"{host.faults:.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
+    evidence = f"{host.faults:,.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
     evidence += f"{ms(system_ms)} a step of all threads"
     taken_ms = measured.of_counted * _taken_ms(host)
     ran_ms = measured.step_ms - measured.of_counted * (host.waited_ms or 0.0)
     known = not measured.cuda and taken_ms >= LEAST_NAMED * ran_ms > 0
     if known:
-        evidence += f", {ms(taken_ms)} of the thread that trains for its {host.own_faults:.0f} faults"
+        evidence += f", {ms(taken_ms)} of the thread that trains for its {host.own_faults:,.0f} faults"
     return Finding(
         id="page-faults",
         bound="unknown",
