@@ -96,7 +96,7 @@ def test_on_the_cpu_it_has_its_part_of_the_model(op: str) -> None:
     found, rest = known_ops(on_the_cpu(op, 10 * MS), (COMPUTE,), step_ms=10.0)
     assert (found.id, found.bound, found.named, found.where) == ("sorting", "compute", True, AT)
     assert found.share == pytest.approx(0.4) and rest.share == pytest.approx(0.4)
-    assert f"4.00 ms a step in {op}" in found.evidence and "the cause above" in rest.evidence
+    assert f"4.00 ms a step in {op}" in found.evidence and "the cause listed separately" in rest.evidence
 
 
 def test_on_a_device_it_has_its_kernels_of_the_step() -> None:

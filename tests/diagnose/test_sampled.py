@@ -532,7 +532,8 @@ def test_an_optimizer_of_the_user_s_own_is_a_loop_over_parameters(tmp_path: Path
     assert "_foreach" in (cause.instead or "")
     assert rest.share == pytest.approx(0.45)
     assert (
-        rest.evidence == "x; 75% of the host's time outside of the backward is in Lion.step, the cause above among it"
+        rest.evidence
+        == "x; 75% of the host's time outside of the backward is in Lion.step, with the cause listed separately"
     )
 
 
@@ -638,7 +639,24 @@ def test_what_is_left_beside_a_cause_has_its_own_time(tmp_path: Path) -> None:
     rows = (("other", 0, 4, "main", "json.loads", 60.0), ("other", 0, 9, "main", "", 40.0))
     said = msgspec.structs.replace(samples(*rows), files=(str(tmp_path / "loop.py"),))
     cause, rest = with_samples(verdict("host-code", "unknown"), said).findings
-    assert cause.named and rest.share > 0 and rest.evidence == f"{ms(rest.share)} a step beside the cause above"
+    assert (
+        cause.named
+        and rest.share > 0
+        and rest.evidence == f"{ms(rest.share)} a step beside the cause listed separately"
+    )
+
+
+def test_what_long_steps_do_is_told_once(tmp_path: Path) -> None:
+    """gc.collect() in one step of five was told three times, twice as a share of the steps without it."""
+    (tmp_path / "loop.py").write_text("import gc\n\ndef main():\n    gc.collect()\n")
+    said = msgspec.structs.replace(samples(("other", 0, 4, "main", "", 60.0)), files=(str(tmp_path / "loop.py"),))
+    where = Place(file=said.files[0], line=4, function="main")
+    collector = Finding(id="garbage-collection", bound="unknown", share=0.4, title="Python's garbage collector")
+    title = "one step in 5 takes 31 times as long: Python's garbage collector is called"
+    long = Finding(id="long-steps", bound="unknown", share=0.5, title=title, where=where, named=True)
+    for findings, left in (((collector,), {"collect", "garbage-collection"}), ((long, collector), {"long-steps"})):
+        before = msgspec.structs.replace(verdict("input", "input"), findings=findings)
+        assert {one.id for one in with_samples(before, said).findings} == left
 
 
 REPLAY = """import random

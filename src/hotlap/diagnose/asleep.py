@@ -10,7 +10,7 @@ from hotlap.records.profile import Samples
 from hotlap.records.run import HostFacts
 
 from .causes import KNOWN, SLEEPS, Cause
-from .samples import place_of
+from .samples import known_lines, place_of
 from .source import calls_in, name_at, name_of, simple_at
 
 CauseOf = Callable[..., Cause | None]
@@ -35,7 +35,7 @@ it may wait for what they compute."""
 def with_sleeps(cause_of: CauseOf, samples: Samples, phase: str, device: bool, host: HostFacts | None) -> CauseOf:
     """Causes of lines in a phase, with those at which the thread stands. device: it may be a device that it waits for,
     so that only calls are told that are known."""
-    rows = [row for row in samples.stood if row[0] == phase and 0 <= row[1] < len(samples.files)]
+    rows = [row for row in known_lines(samples.stood, samples.files) if row[0] == phase]
     stood = {(place_of(samples, row), row[4]): row[5] for row in rows}
     alone = not device and _alone(host)
 

@@ -54,5 +54,5 @@ def with_kept(finding: Finding, lines: Lines | None, rank: RankTrace, free: floa
     if part == 1.0:
         return (found,)
     left = None if finding.cost_ms is None else finding.cost_ms - (cost or 0.0)
-    said = f"{finding.evidence}, the cause above among it"
+    said = f"{finding.evidence}, with the cause listed separately"
     return (found, msgspec.structs.replace(finding, share=finding.share - found.share, cost_ms=left, evidence=said))

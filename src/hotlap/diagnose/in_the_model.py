@@ -27,7 +27,7 @@ from .causes import (
     Known,
 )
 from .repeated import AGAIN
-from .samples import LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, place_of, without_comprehension
+from .samples import LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, known_lines, place_of, without_comprehension
 from .source import calls_in, name_at, parsed
 from .statements import cause_at, cross_entropy_at, elements, over_parameters, pairs_at, through_numpy, trains
 
@@ -73,7 +73,7 @@ def in_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ra
     total, left = sum(row[5] for row in samples.lines), left_beside(findings)
     outside = sum(row[5] for row in samples.lines if row[0] != "backward")
     phases = {"forward", "optimizer", *(() if any(one.id == "host-code" for one in findings) else ("other",))}
-    own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
+    own = [row for row in known_lines(samples.lines, samples.files) if row[0] in phases]
     told: set[tuple[int, str]] = set()
 
     def notable(rows: Sequence[SampledLine], cause: Cause | None = None) -> bool:
@@ -129,7 +129,7 @@ def _is_parametrization(where: Place | None, samples: Samples) -> bool:
     if method == "forward" and kind.split(".")[-1] in _registered(where.file):
         return True
     at = where.file, where.line
-    lines = [row for row in samples.lines if row[0] != "backward" and 0 <= row[1] < len(samples.files)]
+    lines = [row for row in known_lines(samples.lines, samples.files) if row[0] != "backward"]
     there = [row for row in lines if (samples.files[row[1]], row[2]) == at]
     took = sum(row[5] for row in there if PARAMETRIZED.is_inside(row[4]))
     return took > 0 and took >= MOSTLY_THERE * sum(row[5] for row in there)

@@ -343,5 +343,5 @@ def _less(findings: Sequence[Finding], took: float) -> Iterator[Finding]:
             cut[at] = min(took, findings[at].share)
             took -= cut[at]
     for at, one in enumerate(findings):
-        evidence = f"{one.evidence}, the cause above among it" if one.evidence else ""
+        evidence = f"{one.evidence}, with the cause listed separately" if one.evidence else ""
         yield msgspec.structs.replace(one, share=one.share - cut[at], evidence=evidence) if at in cut else one

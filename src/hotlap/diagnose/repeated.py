@@ -109,10 +109,10 @@ DOUBLE: Final = Cause(
     "compute",
 )
 SAID: Final = {
-    DOUBLE: "results of {} bits a number; what single precision saves of them at least takes {} a step",
-    ORDER: "{} million; what that saves is {} a step",
+    DOUBLE: "results of {} bits a number; single precision saves at least {} a step",
+    ORDER: "{} million; the other order saves {} a step",
     DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
-    HALF: "a product takes {} times as long as in float32; what that saves is {} a step",
+    HALF: "a product takes {} times as long as in float32, which saves {} a step",
     SAME_ROWS: "each row of a product is there {} times; all but the first take {} a step",
     NOT_CARRIED: "{} calls a step, each with the sequence of the last and more; to go over it again takes {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
@@ -120,7 +120,7 @@ SAID: Final = {
     "{} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products and dropout with them take {} a step",
-    TAP_BY_TAP: "a kernel of {} taps; what FFT saves of it is {} a step",
+    TAP_BY_TAP: "a kernel of {} taps; FFT saves {} a step",
 }
 Line = tuple[str, int | None]
 
@@ -188,5 +188,5 @@ def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: flo
         least = LEAST_UNUSED if cause is UNUSED else LEAST
         if (took := min(1.0, sum(calls.values()))) >= least * left:
             said = SAID[cause].format(times, ms(took * step_ms))
-            said += ", as far as a line's time goes by the numbers that it makes"
+            said += ", estimated from the line's part of the step"
             yield cause.finding(took, where, said, took * step_ms)

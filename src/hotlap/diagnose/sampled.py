@@ -27,6 +27,7 @@ from .samples import (
     LEAST_LOOKS,
     LEAST_SHARE,
     MOSTLY_THERE,
+    known_lines,
     known_paths,
     place_of,
     without_comprehension,
@@ -126,7 +127,7 @@ def _by_the_loop(samples: Samples, loop: Place | None) -> bool:
     if loop is None:
         return False
     rows = [row for row in samples.lines if row[0] == "data"]
-    own = [row for row in rows if 0 <= row[1] < len(samples.files) and not TAKES.match(row[4])]
+    own = [row for row in known_lines(rows, samples.files) if not TAKES.match(row[4])]
     own = [row for row in own if (samples.files[row[1]], row[2]) != (loop.file, loop.line)]
     return _part(own, rows) >= MOSTLY_THERE
 
@@ -182,7 +183,9 @@ def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
     if finding.id != "launch" or not took:
         return finding
     left = max(0.0, finding.share - took)
-    return msgspec.structs.replace(finding, share=left, evidence=f"{finding.evidence}, the cause above among it")
+    return msgspec.structs.replace(
+        finding, share=left, evidence=f"{finding.evidence}, with the cause listed separately"
+    )
 
 
 def _sleeps(findings: Iterable[Finding]) -> bool:
@@ -238,7 +241,11 @@ def _with_python(wait: Finding, python: Finding) -> Finding:
 
 
 def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:
-    """Whether it is code of the loop, or small operations, at a line that another finding has as its cause."""
+    """Whether it is code of the loop, or small operations, at a line that another finding has as its cause; or what
+    only long steps do, at the line that they have."""
+    long = next((one for one in findings if one.id == "long-steps" and one is not finding), None)
+    if long is not None and finding.title and finding.title in long.title and finding.where in {None, long.where}:
+        return True
     if finding.where is None or not ((finding.id == "host-code" and not finding.named) or finding.id == "small-ops"):
         return False
     at = finding.where.file, finding.where.line
@@ -258,9 +265,8 @@ ByLine = dict[tuple[int, int, str], list[SampledLine]]
 
 def _by_line(samples: Samples, rows: Iterable[SampledLine]) -> ByLine:
     found: ByLine = {}
-    for row in rows:
-        if 0 <= row[1] < len(samples.files):
-            found.setdefault((row[1], row[2], row[3]), []).append(row)
+    for row in known_lines(rows, samples.files):
+        found.setdefault((row[1], row[2], row[3]), []).append(row)
     return found
 
 
@@ -306,7 +312,7 @@ def _explained(
         cause_of = with_sleeps(cause_of, samples, "other", device, host)
     line, cause, part = _caused(samples, own, line, whose, cause_of, finding.id in PHASE_OF)
     found = msgspec.structs.replace(finding, where=line.where, evidence=f"{finding.evidence}; {line.said}")
-    checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
+    checks = [row for row in known_lines(own, samples.files) if VALIDATES.is_inside(row[4])]
     if cause is None and (checked := _part(checks, own)) >= LEAST_SHARE:
         cause, part, said = VALIDATES.cause, checked, f"{finding.evidence}; {checked:.0%} of it in such checks"
         where, finding = place_of(samples, max(checks, key=lambda row: row[5])), found
@@ -360,9 +366,8 @@ def _caused(
     where, function = line.where, without_comprehension(line.where.function or "")
     known = [
         (row, one)
-        for row in own
-        if 0 <= row[1] < len(samples.files)
-        and (samples.files[row[1]], without_comprehension(row[3])) == (where.file, function)
+        for row in known_lines(own, samples.files)
+        if _function_of(samples, row) == (where.file, function)
         and (one := cause_of(place_of(samples, row), inside=row[4])) is not None
     ]
     took = {one.id: _part([row for row, other in known if other.id == one.id], own) for _, one in known}
@@ -397,14 +402,14 @@ def _same_call(samples: Samples, own: Sequence[SampledLine], where: Place) -> li
     outer = {next((one[::2] for one in path if one[::2] not in trains_in), None) for path in to_it} - {None}
     if not outer:
         function = without_comprehension(where.function or "")
-        return [row for row in own if _function_of(samples, row) == (where.file, function)]
+        known = known_lines(own, samples.files)
+        return [row for row in known if _function_of(samples, row) == (where.file, function)]
     under_it = {(*path[-1], inside) for _, path, inside, _ in ways if outer & {one[::2] for one in path}}
     return [row for row in own if row[1:5] in under_it]
 
 
 def _function_of(samples: Samples, row: SampledLine) -> tuple[str, str]:
-    file = samples.files[row[1]] if 0 <= row[1] < len(samples.files) else ""
-    return file, without_comprehension(row[3])
+    return samples.files[row[1]], without_comprehension(row[3])
 
 
 def _others(
@@ -447,7 +452,7 @@ def _part(rows: Iterable[SampledLine], own: Iterable[SampledLine]) -> float:
 def _issued(finding: Finding, samples: Samples) -> Finding:
     """Waits for launches, where the host issues most of them: as a trace has it (its findings know their cost), unless
     that is the loop itself, in which the engine issues the backward's. Outside of the model it helps to issue less."""
-    own = [row for row in samples.lines if row[0] in ISSUES and 0 <= row[1] < len(samples.files)]
+    own = [row for row in known_lines(samples.lines, samples.files) if row[0] in ISSUES]
     total, where = sum(row[5] for row in own), finding.where
     if own and total and (finding.cost_ms is None or where is None or (function_at(where) and trains(where))):
         frame, rows, in_it = _dearest(samples, _by_line(samples, own))
@@ -474,7 +479,9 @@ def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> t
     share = finding.share * (1.0 if whole else part)
     found = msgspec.structs.replace(found, share=share, cost_ms=share * step_ms)
     rest = finding.share - share
-    left = msgspec.structs.replace(finding, share=rest, evidence=f"{ms(rest * step_ms)} a step beside the cause above")
+    left = msgspec.structs.replace(
+        finding, share=rest, evidence=f"{ms(rest * step_ms)} a step beside the cause listed separately"
+    )
     return (found,) if whole else (found, left)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hotlap.records.diagnosis import Place
@@ -15,6 +15,11 @@ MOSTLY_THERE: Final = 0.6
 """Of some time, from which on it is said to be at a line."""
 COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
 """Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
+
+
+def known_lines(rows: Iterable[SampledLine], files: Sequence[str]) -> list[SampledLine]:
+    """Those whose file is known."""
+    return [row for row in rows if 0 <= row[1] < len(files)]
 
 
 def known_paths(paths: Sequence[SampledPath], files: Sequence[str]) -> list[SampledPath]:
