@@ -33,7 +33,7 @@ def find(measured: Measured) -> Finding | None:
         title=f"{names} {'update' if ' and ' in names else 'updates'} one tensor after another, in several passes each",
         where=measured.place_at(first.made) or measured.place_at(first.stepped),
         evidence=f"{counted(sum(one.tensors for one in optimizers), 'tensor')}; the update takes "
-        f"{ms(measured.took_ms('optimizer'))} a step{f'; likewise that of line {lines}' if lines else ''}",
+        f"{ms(measured.took_ms('optimizer'))} a step{f', with the optimizer of line {lines}' if lines else ''}",
         why="each of its operations reads and writes a whole tensor again, or makes a new one, and is issued by itself",
         instead=f"`{first.name}(..., fused=True)`: one kernel, which goes over parameters, gradients and averages once",
         levers=answering("optimizer"),
