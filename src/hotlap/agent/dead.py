@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .op_call import Place
+from .op_call import Chain
 from .torch_internals import graph_task, interpreter, next_sequence_number, sequence_number
 
-Chain = tuple[Place, ...]
-"""The user's frames around an op, the outermost first."""
 MOST_NODES: Final = 200_000
 READS: Final = frozenset({"aten::_local_scalar_dense", "aten::equal"})
 """Ops by which the host gets numbers."""
@@ -23,8 +21,8 @@ READS: Final = frozenset({"aten::_local_scalar_dense", "aten::equal"})
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """By an op. node: number of its node, -1 without; reads, writes: what is in the memory that it gets and leaves;
-    kept: it has an effect of its own; chain, size: of one that computes, and how much."""
+    """What an op made. node: number of its node, -1 without; reads, writes: what is in the memory that it gets and
+    leaves; kept: it has an effect of its own; chain, size: of one that computes, and how much."""
 
     node: int
     kept: bool

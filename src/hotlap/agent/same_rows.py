@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from .dead import Chain
-from .op_call import OpCall, Place, recording
+from .op_call import Chain, OpCall, Place, recording
 
 LEAST_DIFFERENT: Final = 8
 """Rows, below which they may be the same by chance, or by what they hold, as zeros."""
