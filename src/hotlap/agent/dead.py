@@ -1,8 +1,9 @@
-"""What a step computes with gradients and nothing uses: no backward goes through it, and no other op, that leads to
-one, to a number that the host reads, or to what lives on, is given it.
+"""Dead code of a step: what it computes with gradients, and nothing uses.
 
-Each op that autograd makes a node for is known by the node's number; which nodes a backward can reach is looked up in
-its graph as it begins, in the step after too. What Python itself reads of memory, as numpy does, is not seen.
+An op is used if a backward goes through it, if the host reads its number, if what it wrote to lives on, or if an op
+that is used is given its result. Each op that autograd makes a node for is known by the node's number. Which nodes a
+backward can reach is looked up in its graph as it begins, in the step after too. What Python itself reads of memory, as
+numpy does, is not seen.
 """
 
 import itertools
@@ -33,7 +34,7 @@ class Made:
 
 
 class Dead:
-    """Of the ops of a step. unknown: not all was seen."""
+    """Follows the ops of a step. unknown: not all of them were seen."""
 
     def __init__(self) -> None:
         self._first = self._last = -1

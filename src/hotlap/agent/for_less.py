@@ -1,5 +1,5 @@
-"""What of a step something else does for less: products with matrices of zeros, convolutions with long kernels, ops
-that denormal numbers or halves make longer, numbers of 64 bits."""
+"""Ops of a step that could cost less: products with matrices of zeros, convolutions with long kernels, ops that
+denormal or 16-bit numbers slow down, and those in numbers of 64 bits."""
 
 import math
 import time

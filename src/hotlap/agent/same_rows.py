@@ -1,4 +1,4 @@
-"""Products each of whose rows is there several times, as of a batch that was repeated before a part of the model."""
+"""Products of matrices whose rows are repeated, as where a batch is expanded before a part of the model, not after."""
 
 import math
 from collections import Counter, defaultdict
