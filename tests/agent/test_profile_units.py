@@ -205,6 +205,20 @@ def test_on_a_device_the_next_step_is_looked_at_too(sync_mode: list[str], monkey
     assert sync_mode == ["warn", "default"] and _get_current_dispatch_mode_stack() == []
 
 
+def test_without_a_trace_no_step_is_followed_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each backward to the end would be looked through, and what is known of the ops kept."""
+    folder = SimpleNamespace(replace=lambda name, document: None)
+    agent: Any = SimpleNamespace(
+        folder=lambda: folder, guard=Guard(), script=SimpleNamespace(roots={}), compiled_frames=0, world=1
+    )
+    profile = Profile(Session(folder="", package="", profile_steps=2), agent)
+    profile.foreign = True
+    monkeypatch.setattr(profile, "_sample_window", lambda: iter(()))
+    followed = [profile.seen is not None for _ in profile._windows()]
+    assert followed == [True] and profile.seen is None
+    assert profile.record["note"] == "the script runs a profiler of its own"
+
+
 # labels
 
 

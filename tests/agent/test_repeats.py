@@ -17,6 +17,7 @@ from hotlap.agent.done_again import slower, slower_in_half
 from hotlap.agent.lines import Lines
 from hotlap.agent.recurrent import KINDS
 from hotlap.agent.repeats import Repeats
+from hotlap.agent.same_rows import MOST_HASHES, SameRows
 from hotlap.diagnose.repeated import (
     AGAIN,
     DENORMALS,
@@ -252,6 +253,15 @@ def test_addresses_that_come_again_are_not_the_same() -> None:
     """Of tensors whose making no op tells of, and that are gone by the next one."""
     repeats = Repeats()
     assert len({repeats._of(torch.rand(4, 8))[0] for _ in range(100)}) == 100
+
+
+def test_hashes_of_rows_take_little_of_a_device() -> None:
+    rows = SameRows()
+    hashes = torch.zeros(MOST_HASHES // 2, dtype=torch.bool)
+    for _ in range(2):
+        assert rows.looking
+        rows.called(((0, 1, "f"),), hashes, 1)
+    assert not rows.looking
 
 
 def test_no_text_is_made_of_a_storage(monkeypatch: pytest.MonkeyPatch) -> None:

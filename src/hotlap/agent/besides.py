@@ -26,9 +26,8 @@ class Besides:
 
     def begin(self, key: int, module: Any) -> None:
         """A model is called without gradients, by a script that trains."""
-        if (
-            key in self._models and self._models[key][0]() is not module
-        ):  # that one is gone, and this lies at its address
+        known = self._models.get(key)
+        if known is not None and known[0]() is not module:  # that one is gone, and this lies at its address
             del self._models[key]
             self._step.pop(key, None)
         if key not in self._models and len(self._models) < MOST:
@@ -58,11 +57,7 @@ class Besides:
     def facts(self, optimized: Collection[int]) -> list[dict[str, Any]]:
         """Of each model. optimized: ids of what optimizers hold."""
         return [
-            {
-                **row,
-                "of": self.steps,
-                "trained": module is not None and any(id(p) in optimized for p in module.parameters()),
-            }
+            {**row, "of": self.steps, "trained": any(id(p) in optimized for p in module.parameters())}
             for reference, row in self._models.values()
             if (module := reference()) is not None and row["steps"]
         ]

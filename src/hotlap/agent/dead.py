@@ -1,8 +1,9 @@
-"""What a step computes with gradients and nothing uses: no backward goes through it, and no other op, that leads to
-one, to a number that the host reads, or to what lives on, is given it.
+"""Dead code of a step: what it computes with gradients, and nothing uses.
 
-Each op that autograd makes a node for is known by the node's number; which nodes a backward can reach is looked up in
-its graph as it begins, in the step after too. What Python itself reads of memory, as numpy does, is not seen.
+An op is used if a backward goes through it, if the host reads its number, if what it wrote to lives on, or if an op
+that is used is given its result. Each op that autograd makes a node for is known by the node's number. Which nodes a
+backward can reach is looked up in its graph as it begins, in the step after too. What Python itself reads of memory, as
+numpy does, is not seen.
 """
 
 import itertools
@@ -11,11 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .op_call import Place
+from .op_call import Chain
 from .torch_internals import graph_task, interpreter, next_sequence_number, sequence_number
 
-Chain = tuple[Place, ...]
-"""The user's frames around an op, the outermost first."""
 MOST_NODES: Final = 200_000
 READS: Final = frozenset({"aten::_local_scalar_dense", "aten::equal"})
 """Ops by which the host gets numbers."""
@@ -23,8 +22,8 @@ READS: Final = frozenset({"aten::_local_scalar_dense", "aten::equal"})
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """By an op. node: number of its node, -1 without; reads, writes: what is in the memory that it gets and leaves;
-    kept: it has an effect of its own; chain, size: of one that computes, and how much."""
+    """What an op made. node: number of its node, -1 without; reads, writes: what is in the memory that it gets and
+    leaves; kept: it has an effect of its own; chain, size: of one that computes, and how much."""
 
     node: int
     kept: bool
@@ -35,7 +34,7 @@ class Made:
 
 
 class Dead:
-    """Of the ops of a step. unknown: not all was seen."""
+    """Follows the ops of a step. unknown: not all of them were seen."""
 
     def __init__(self) -> None:
         self._first = self._last = -1

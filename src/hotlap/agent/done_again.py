@@ -1,5 +1,5 @@
-"""What an op takes longer on the CPU by the numbers that it is given, too small to be normal, or of 16 bits where the
-processor computes in 32: it is done again, with these and with others."""
+"""How much longer an op takes on the CPU for denormal numbers, or for numbers of 16 bits where the processor has none:
+it is done again, with these and with others."""
 
 import itertools
 import time

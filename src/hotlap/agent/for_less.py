@@ -1,5 +1,5 @@
-"""What of a step something else does for less: products with matrices of zeros, convolutions with long kernels, ops
-that denormal numbers or halves make longer, numbers of 64 bits."""
+"""Ops of a step that could cost less: products with matrices of zeros, convolutions with long kernels, ops that
+denormal or 16-bit numbers slow down, and those in numbers of 64 bits."""
 
 import math
 import time
@@ -13,8 +13,6 @@ from .done_again import slower, slower_in_half
 from .op_call import OpCall, Place, recording
 from .torch_internals import base_of, is_plain, storage
 
-PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
-"""Of matrices, and which arguments these are."""
 LARGE, MOST_ELEMENTS, FULL = 256, 2**24, (torch.float32, torch.float64)
 """Rows and columns of a constant matrix, at least, how many of its elements are looked at, and their types: others have
 units for dense products alone."""
@@ -63,7 +61,7 @@ class ForLess:
         """An op is about to be called. given: tensors that it is; known: what is in them; draws: random numbers;
         written: storages that the step made or wrote to."""
         told: list[Told | None] = []
-        at = PRODUCTS.get(call.name)
+        at = call.factors
         if at is not None and known:
             told = [self._sparse(one, written) for one in call.args[at : at + 2]]
         elif call.name == "aten::convolution":

@@ -4,8 +4,7 @@ from collections import Counter, defaultdict
 from statistics import fmean
 from typing import Any, Final
 
-from .dead import Chain
-from .op_call import OpCall, Place, recording
+from .op_call import Chain, OpCall, Place, recording
 
 SIBLINGS, MOST_GATES = 3, 200
 """Modules that compute the same rows, from which these may be experts, and columns that are looked at."""

@@ -21,7 +21,6 @@ import torch
 from hotlap.records.whose import INSTALLED, users
 
 from .copied_again import CopiedAgain
-from .for_less import PRODUCTS
 from .masks import Masks
 from .op_call import OpCall, Place, recording
 from .recurrent import KINDS, Recurrent
@@ -53,7 +52,7 @@ LEFT_OUT: Final = ("profiler::", "aten::detach")
 it keeps by an op."""
 LOSS: Final = "aten::nll_loss_forward"
 """Of scores, targets, weights, a reduction and the number of a target that is left out."""
-MOST_TARGETS: Final = 100
+MOST_TARGETS = MOST_AUTOCASTS = 100
 SYNC_WARNINGS: Final = "called a synchronizing CUDA operation|Synchronization debug mode is a prototype"
 
 WAITS: Final[tuple[tuple[str, Any, str], ...]] = (
@@ -179,7 +178,6 @@ class Lines:
         self.skipped = ""
         self.looking = False
         self._outside = False
-        self._names: dict[Any, str] = {}
         self._thread = threading.get_ident()
         self._tell = tell
         self._mode = OpMode(lambda *of: tell(self._op, *of), lambda made: tell(self._done, made))
@@ -291,7 +289,7 @@ class Lines:
         """The script entered one: where, if that changes anything, and no module does it."""
         frame = sys._getframe(1)
         on = torch.is_autocast_enabled("cuda" if torch.cuda.is_initialized() else "cpu")
-        if self.looking and on and len(self.autocasts) < MOST_TARGETS and threading.get_ident() == self._thread:
+        if self.looking and on and len(self.autocasts) < MOST_AUTOCASTS and threading.get_ident() == self._thread:
             place = self.places.innermost(frame)
             by_module = CALL_CODE is None or any(code is CALL_CODE for code, _ in calls(frame))
             if place is not None and not by_module:
@@ -319,10 +317,8 @@ class Lines:
         self._doing = None
         if not self.looking or threading.get_ident() != self._thread:
             return
-        name = self._names.get(func)
-        if name is None:
-            schema = getattr(func, SCHEMA, None)
-            name = self._names[func] = str(func) if schema is None else str(schema.name)
+        schema = getattr(func, SCHEMA, None)
+        name = str(func) if schema is None else str(schema.name)
         if name.startswith(LEFT_OUT):
             return
         caller: FrameType | None = sys._getframe(1)
@@ -333,7 +329,6 @@ class Lines:
         place = self.places.innermost(caller)
         if place is None:
             return
-        schema = getattr(func, SCHEMA, None)
         call = None if schema is None else OpCall.of(name, func, schema, args, kwargs)
         if call is not None and name.startswith("aten::"):
             self._masks.op(place, call, self._again)
@@ -347,8 +342,8 @@ class Lines:
         if storage_reference is not None and len(self.ops) <= NUMBERED and call is not None:
             self._doing = self._repeats.begin(call, caller.f_code.co_filename.startswith(TORCH))
         self._repeats.dead.unknown |= len(self.ops) > NUMBERED or schema is None
-        if name in PRODUCTS and all(map(is_plain, args[PRODUCTS[name] :][:2])):
-            rows, columns = args[PRODUCTS[name] :][:2]
+        if call is not None and (at := call.factors) is not None:
+            rows, columns = args[at : at + 2]
             self._products[columns.size(-1)] += rows.numel() * columns.size(-1)
         if name == LOSS and len(args) == 5 and len(self.targets) < MOST_TARGETS:
             self._targets(place, *args)

@@ -1,14 +1,18 @@
-"""What an op is called with: its arguments by name, and the tensors among them."""
+"""What an op is called with, and from where: its arguments by name, and the tensors among them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from .torch_internals import is_capturing, version_of
+from .torch_internals import is_capturing, is_plain, version_of
 
 Place = tuple[int, int, str]
 """Index into the list of files, line, function."""
+Chain = tuple[Place, ...]
+"""The user's frames around an op, the outermost first."""
+PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
+"""Of two matrices, and which argument the first of these is."""
 
 
 class OpCall(NamedTuple):
@@ -28,6 +32,12 @@ class OpCall(NamedTuple):
         given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
         written = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
         return cls(name, func, schema, args, kwargs, given, written)
+
+    @property
+    def factors(self) -> int | None:
+        """Which argument is the first of two matrices that it multiplies; None of another op."""
+        at = PRODUCTS.get(self.name)
+        return at if at is not None and all(map(is_plain, self.args[at : at + 2])) else None
 
 
 def tensors(*values: Any) -> Iterator[Any]:

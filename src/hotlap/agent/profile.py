@@ -3,9 +3,8 @@
 In order, a step or more each: where the training thread is (`samples`), the lines that call ops (`lines`), the lines
 that wait for the device (CUDA), one step in which torch.profiler warms up, the steps that it records, and where memory
 is asked for as many whose allocations on the device are kept (CUDA). From the first on, to the end, steps that take
-much longer are looked at too. All of these, and the step in which the trace is
-written, are marked `probe`, so that no time is quoted from them. Ranks begin at the same step and take the same
-windows.
+much longer are looked at too. All of these, and the step in which the trace is written, are marked `probe`, so that no
+time is quoted from them. Ranks begin at the same step and take the same windows.
 
 A step ends inside `Optimizer.step`. What is switched there would cut through torch's own range of that name, so it is
 switched where the next phase begins: "ProfilerStep#k" lies over step k from its first phase to that of the next.
@@ -220,6 +219,7 @@ class Profile:
                 yield from self._memory_window()
         except Ended as ended:
             self.record["note"] = str(ended)
+        self.seen = None  # also where no trace was begun: it holds tensors, and follows each backward
         self._write_record()
 
     def _write_record(self) -> None:

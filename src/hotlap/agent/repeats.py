@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import torch
 
-from .dead import Chain, Dead
-from .for_less import PRODUCTS, ForLess, Told, double
+from .dead import Dead
+from .for_less import ForLess, Told, double
 from .gated import MOST_ROWS, Gated, zeros
-from .op_call import OpCall, Place, tensors, version
+from .op_call import Chain, OpCall, Place, tensors, version
 from .orders import Orders, Seen
 from .same_rows import SameRows, hashes
 from .torch_internals import graph_task, is_plain, storage, storage_reference
@@ -100,8 +100,7 @@ class Repeats:
         if known:
             key = call.func, *((name, self._of(one)) for name, one in given.items())
             number = self._made.setdefault(key, number)
-        at = PRODUCTS.get(call.name)
-        at = at if at is not None and all(map(is_plain, args[at : at + 2])) else None
+        at = call.factors
         multiplies = at is not None or call.name == "aten::convolution"
         storages = {storage(one) for one in filter(is_plain, those)}
         self.dead.begin(call.name, storages)

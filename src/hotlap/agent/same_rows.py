@@ -1,4 +1,4 @@
-"""Products each of whose rows is there several times, as of a batch that was repeated before a part of the model."""
+"""Products of matrices whose rows are repeated, as where a batch is expanded before a part of the model, not after."""
 
 import math
 from collections import Counter, defaultdict
@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import torch
 
-from .dead import Chain
-from .op_call import OpCall, Place, recording
+from .op_call import Chain, OpCall, Place, recording
 
 LEAST_DIFFERENT: Final = 8
 """Rows, below which they may be the same by chance, or by what they hold, as zeros."""
-MOST_NUMBERS, MOST_PRODUCTS = 1 << 18, 1000
-"""Of the rows of a product that are looked at, and products."""
+MOST_NUMBERS, MOST_PRODUCTS, MOST_HASHES = 1 << 18, 1000, 1 << 24
+"""Of the rows of a product that are looked at; products; hashes that are kept on the device, 8 bytes each."""
 AS_INTEGERS: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the size of a number."""
 
@@ -22,16 +21,18 @@ class SameRows:
 
     def __init__(self) -> None:
         self._seen: list[tuple[Chain, Any, int]] = []
+        self._hashes = 0
 
     @property
     def looking(self) -> bool:
         """Whether more products are to be looked at."""
-        return len(self._seen) < MOST_PRODUCTS
+        return len(self._seen) < MOST_PRODUCTS and self._hashes < MOST_HASHES
 
     def called(self, chain: Chain, hashes: Any, work: int) -> None:
         """A product was computed. hashes: of its rows, None where these are not looked at."""
         if hashes is not None:
             self._seen.append((chain, hashes, work))
+            self._hashes += len(hashes)
 
     def rows(self, work: Counter[Place]) -> list[tuple[Any, ...]]:
         """Of each line with products all of whose rows are there as often as the others, or a multiple of it: the line,

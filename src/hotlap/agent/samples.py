@@ -62,6 +62,8 @@ USUAL_LOOKS, MOST_FRAMES = 60, 16
 
 Key = tuple[str, int, int, str, str]
 """Phase; index into files, line, function; the function that it is in with its package, where not the user's."""
+Path = tuple[str, tuple[Place, ...], str]
+"""The same with all frames of the user's, up to MOST_FRAMES, in place of the innermost."""
 
 
 def _ran(numbers: dict[int, int]) -> dict[int, int]:
@@ -112,8 +114,7 @@ class Samples:
         self.guarded = guarded
         self.places = Places()
         self.ns: dict[Key, int] = {}
-        self.paths: dict[tuple[Any, ...], int] = {}
-        """The same by phase, all frames of the user's (MOST_FRAMES), and the function that it is in."""
+        self.paths: dict[Path, int] = {}
         self.ran: dict[Key, int] = {}
         self.stood: dict[Key, int] = {}
         """Of `ns`, that the thread ran, and that it neither ran nor waited for a core."""
@@ -205,16 +206,12 @@ class Samples:
 
     def _count(self, stack: list[Call], ns: int, used: tuple[int, int] | None = None) -> None:
         self.looks += 1
-        code = stack[0][0]
         if self._is_own(stack):
             self.own_ns += ns
             return
         self.taking_over_ns += ns * self._takes_over
-        leaf = code.co_qualname
-        path = tuple(self.places.all_of(stack)[-MOST_FRAMES:])
-        place: Place = path[-1] if path else (-1, 0, "")
-        key = (self.phase(), *place, "" if leaf == place[2] else package_of(code.co_filename) + leaf)
-        self._add((key[0], path, key[-1]), ns)
+        phase, path, inside = self._add(stack, ns)
+        key = phase, *(path[-1] if path else (-1, 0, "")), inside
         if key in self.ns or len(self.ns) < MOST:
             self.ns[key] = self.ns.get(key, 0) + ns
             ran, waited = used or (ns, 0)
@@ -223,9 +220,13 @@ class Samples:
         else:
             self.left_out_ns += ns
 
-    def _add(self, path: tuple[Any, ...], ns: int) -> None:
-        if path in self.paths or len(self.paths) < MOST:
-            self.paths[path] = self.paths.get(path, 0) + ns
+    def _add(self, stack: list[Call], ns: int) -> Path:
+        code, path = stack[0][0], tuple(self.places.all_of(stack)[-MOST_FRAMES:])
+        is_users = bool(path) and code.co_qualname == path[-1][2]
+        found = self.phase(), path, "" if is_users else package_of(code.co_filename) + code.co_qualname
+        if found in self.paths or len(self.paths) < MOST:
+            self.paths[found] = self.paths.get(found, 0) + ns
+        return found
 
     def _is_own(self, stack: list[Call]) -> bool:
         """Whether it is hotlap's own work, such as a write of its records, which is in Python's own code: it comes
@@ -310,10 +311,7 @@ class LongSteps(Samples):
         if self._is_own(stack):
             return
         self.looks += 1
-        path = tuple(self.places.all_of(stack)[-MOST_FRAMES:])
-        code = stack[0][0]
-        inside = "" if path and code.co_qualname == path[-1][2] else package_of(code.co_filename) + code.co_qualname
-        self._add((self.phase(), path, inside), ns)
+        self._add(stack, ns)
 
     def _say(self) -> int:
         self.write(self.document())

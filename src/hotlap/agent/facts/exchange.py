@@ -1,6 +1,8 @@
 """What DistributedDataParallel measures of its exchange of gradients: it times its first ten backwards and one in a
 hundred by itself, and tells when it is asked. Nothing is waited for, and nothing is done where there are no ranks.
-It is asked in the thread that trains, between steps: a backward holds the lock of what is read."""
+
+It is asked in the thread that trains, between steps: a backward holds the lock of what is read.
+"""
 
 from typing import Any
 

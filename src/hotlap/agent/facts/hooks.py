@@ -1,4 +1,4 @@
-"""Hooks on its forwards, as it is first called and by now."""
+"""Hooks on a model's forwards, as it was first called and now."""
 
 import functools
 import itertools

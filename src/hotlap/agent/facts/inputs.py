@@ -1,4 +1,4 @@
-"""What it is given in its first forwards: under which autocast, of which shapes, and how much of it is padding."""
+"""What a model is given in its first forwards: under which autocast, of which shapes, and how much of it is padding."""
 
 from collections.abc import Iterable
 from itertools import pairwise

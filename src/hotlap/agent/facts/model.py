@@ -1,4 +1,4 @@
-"""Which module it is, what it is made of, where it is called, and what of it is trained."""
+"""An outermost module: its class, what it is made of, where it is called, and what of it is trained."""
 
 from typing import Any
 
