@@ -117,8 +117,12 @@ def test_turns_end_before_sides_evaluate_where_the_fewest_were_made(
 
 def test_turns_end_where_evaluations_take_more_than_is_left(clock: list[Bench]) -> None:
     bench = Bench(by_number)
-    bench.paused_s = lambda made: 20.0
+    bench.paused_s = lambda made: 20.0 if made else 0.0
     assert len(taken(bench, clock, seconds=30.0, most_s=40.0)) == 1
+    bench.paused_s = lambda made: 20.0
+    assert (
+        taken(bench, clock, seconds=30.0, most_s=40.0) == [] and len(taken(bench, clock, seconds=90.0)) == LEAST_ROUNDS
+    )
 
 
 def test_per_row(clock: list[Bench]) -> None:

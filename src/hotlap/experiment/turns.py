@@ -43,7 +43,8 @@ def take_turns(
         late = seconds if len(found) >= least else most_s
         if passed > late or enough(found):
             break
-        if found and (paused := bench.pauses_s(sides, 1)) and (len(found) >= least or passed + paused > late):
+        paused = bench.pauses_s(sides, 1)
+        if paused and (len(found) >= least or passed + paused > late):
             break
         order = list(sides)
         bench.shuffle.shuffle(order)
