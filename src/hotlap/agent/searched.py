@@ -110,7 +110,12 @@ def _read(node: ast.expr, variables: Any, of_file: dict[str, Any]) -> Any:
     elif isinstance(node, ast.Attribute):
         return inspect.getattr_static(_read(node.value, variables, of_file), node.attr, None)
     elif isinstance(node, ast.Subscript):
-        return _item(_read(node.value, variables, of_file), _read(node.slice, variables, of_file))
+        of = _read(node.value, variables, of_file)
+        try:
+            key = _read(node.slice, variables, of_file)
+        except Unread:  # as of a call: then one of them stands for all
+            key = next(iter(of), None) if type(of) in DICTS else 0
+        return _item(of, key)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
         of = _read(node.func.value, variables, of_file)
         if type(of) in DICTS:
