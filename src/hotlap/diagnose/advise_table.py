@@ -301,9 +301,9 @@ ROWS: Final = (
     share_of(
         "compute",
         bound="compute",
-        title="Make the arithmetic cheaper",
+        title="Make what the model computes cheaper",
         kind=CHIP,
-        because="{compute} of the step is the model's own arithmetic.",
+        because="{compute} of the step is what the model computes.",
         do=(
             "Lower precision (bf16 autocast) and torch.compile. Benchmark the two together and alone.",
             "Fused attention (scaled_dot_product_attention), channels_last for convolutions, dimensions that fill "
