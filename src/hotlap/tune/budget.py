@@ -60,6 +60,8 @@ class Budget:
         """Processes of the bare command that wait for the next proof."""
         self.to_prove = False
         """Whether a gain was measured that is not proved."""
+        self.proved = False
+        """Whether a gain is proved."""
         self.narrow_s = 0.0
         """Set aside to narrow the interval of what is proved."""
 
@@ -122,6 +124,12 @@ class Budget:
     def least_proof_s(self) -> float:
         """Seconds that one takes at least."""
         return self.proof_of(FEWEST) if self.to_prove else 0.0
+
+    @property
+    def first_proof_s(self) -> float:
+        """Seconds that what is measured now has to leave: for the proof that is planned, or the least one of what may
+        turn out to be the first gain."""
+        return self.proof_s if self.to_prove or self.proved else self.proof_of(FEWEST)
 
     def proof_of(self, sides: int) -> float:
         """Seconds that one takes with so many starts with the levers, as many of the bare command less those that wait,

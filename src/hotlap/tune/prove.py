@@ -149,7 +149,7 @@ def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
 def _stands(state: State, comparison: Comparison, proof: Proof) -> None:
     """What is known of a set that is proved."""
     found = state.found
-    found.proved = proof
+    found.proved, state.budget.proved = proof, True
     one, two = [side.measured for side in comparison.before], [side.measured for side in comparison.after]
     found.memory = typical_bytes(one), typical_bytes(two)
     found.costs = costs(state.request.price, one, two, proof.ratio)

@@ -256,11 +256,12 @@ def _eliminate(
 
 
 def _measure(state: State, switching: Switching, variants: list[Variant], pairs: list[tuple[Variant, Variant]]) -> None:
-    """Cycles of blocks, as far as the budget goes, until it is known of each pair what the second wins. Raises
-    BudgetSpent, SideLost."""
-    seconds = min(PASS_S, state.budget.left - state.budget.proof_s)
-    if seconds <= 0:
+    """Cycles of blocks, the fewest where no more time is left beside a proof, until it is known of each pair what the
+    second wins. Raises BudgetSpent, SideLost."""
+    budget = state.budget
+    if budget.left <= budget.proof_s:
         raise BudgetSpent(f"a longer look at {' + '.join(variants[-1])}")
+    seconds = max(0.0, min(PASS_S, budget.left - budget.first_proof_s))
     switching.measure(variants, lambda so_far: so_far.clear(pairs, CLEAR), seconds)
 
 

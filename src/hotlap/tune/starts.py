@@ -184,7 +184,7 @@ def beside(state: State, before: Side, after: Side) -> Ratio:
     seconds = min(
         MOST_S,
         MOST_SHARE * state.budget.seconds,
-        max(state.budget.left - state.budget.proof_s - state.budget.narrow_s, state.budget.turns_s(2, LEAST_ROUNDS)),
+        max(state.budget.left - state.budget.first_proof_s - state.budget.narrow_s, state.budget.turns_s(2, LEAST_ROUNDS)),
     )
     rounds = state.take_turns([before, after], ROUNDS[1], seconds, enough=enough, per_row=per_row)
     logs = log_ratios(rounds, before, after)
