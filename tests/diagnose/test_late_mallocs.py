@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from test_diagnose import CUDA, DRAINED, FACTS, QUEUED, ROOT, folder_of, phases, steps
+from test_diagnose import CUDA, DRAINED, FACTS, QUEUED, ROOT, phases, steps
 
 from hotlap.diagnose.advise import advise
 from hotlap.diagnose.diagnose import diagnose
@@ -21,6 +21,7 @@ from hotlap.records.run import Facts, HostFacts, Lever, MemoryFacts
 from hotlap.records.trace import Breakdown, RankTrace, TraceReport, Window
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
+from made_runs import folder_of
 
 GIB = 2**30
 DECODING = MemoryFacts(
