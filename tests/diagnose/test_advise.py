@@ -1,16 +1,14 @@
 """What to try first: the table, its rules, what a run answers, and the page's script that asks the same table."""
 
-import importlib.util
 import itertools
 import json
 import random
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
+import advise_planted
 import msgspec
 import pytest
 
@@ -392,18 +390,9 @@ def test_the_page_s_script_gives_the_same_answers_over_a_grid() -> None:
 # the planted suite
 
 
-def _agreement() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("advise_planted", ROOT / "benchmarks" / "advise_planted.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["advise_planted"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "results").glob("planted-*.json")), ids=lambda p: p.stem)
 def test_advice_agrees_with_the_verdicts_of_the_planted_scripts(file: Path) -> None:
     rows = json.loads(file.read_text(encoding="utf-8"))["scripts"]
-    agreement = _agreement()
-    judged = [agreement.of_record(row) for row in rows if row["status"] == "run"]
+    judged = [advise_planted.of_record(row) for row in rows if row["status"] == "run"]
     assert judged
     assert [row["script"] for row in judged if not row["agrees"]] == []
