@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.files import to_json, write_record
-from hotlap.records.run import Environment, Facts, Run, Step
+from hotlap.records.run import Environment, Facts, Phases, Run, Step
 
 ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
 RUN = Run(command=("python", "train.py"), cwd="/w", environment=ENVIRONMENT, status="finished", exit_code=0)
@@ -34,3 +35,9 @@ def write_rank(rank: Path, steps: Sequence[Step], facts: Facts | None = None) ->
 def write_lines(path: Path, records: Iterable[Any]) -> None:
     """A record a line."""
     path.write_bytes(b"".join(to_json(record) + b"\n" for record in records))
+
+
+def diagnosis_of(step_ms: float = 10.0, **fields: Any) -> Diagnosis:
+    """A verdict, of which a test gives what it is about."""
+    spread = Spread(p10=0.9 * step_ms, p50=step_ms, p90=1.1 * step_ms)
+    return Diagnosis(**{"mode": "train", "step_ms": step_ms, "spread": spread, "phases": Phases(), **fields})

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Spread
+from hotlap.records.diagnosis import Finding
 from hotlap.records.files import read_record, write_record
 from hotlap.records.run import LoaderFacts, Phases, Step
 from hotlap.records.tune import Tune
-from made_runs import ENVIRONMENT, FACTS, folder_of
+from made_runs import ENVIRONMENT, FACTS, diagnosis_of, folder_of
 
 
 def test_answers_as_options(printed: Any) -> None:
@@ -72,14 +72,7 @@ def test_a_run_answers_by_itself_and_options_take_its_place(tmp_path: Path, prin
 
 def test_a_tune_answers_with_what_is_left(tmp_path: Path, printed: Any) -> None:
     finding = Finding(id="input", bound="input", share=0.7, title="t")
-    baseline = Diagnosis(
-        mode="train",
-        bound="input",
-        step_ms=5.0,
-        spread=Spread(p10=4, p50=5, p90=6),
-        phases=Phases(),
-        findings=(finding,),
-    )
+    baseline = diagnosis_of(bound="input", step_ms=5.0, findings=(finding,))
     tuned = Tune(
         command=("x",), speedup=None, interval=None, gain=False, kept=(), dropped=(), parity=None,
         baseline=baseline, tuned=None, environment=ENVIRONMENT,

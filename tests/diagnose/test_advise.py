@@ -30,7 +30,7 @@ from hotlap.diagnose.advise_table import TABLE
 from hotlap.diagnose.findings import all_findings as run_findings
 from hotlap.levers import modules
 from hotlap.records.advice import Advice, AdvicePanel, Condition, ShareOf, Table
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread, in_order
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, in_order
 from hotlap.records.errors import UsageError
 from hotlap.records.files import to_json
 from hotlap.records.page import Page
@@ -38,6 +38,7 @@ from hotlap.records.run import Environment, Facts, Gpu, Phases
 from hotlap.records.trace import OpRoofline, RankTrace, TraceReport, Window
 from hotlap.report.page import advise as page_panel
 from hotlap.trace.findings import all_findings as trace_findings
+from made_runs import diagnosis_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(hotlap.report.page.__file__).parent / "templates" / "advise.js"
@@ -50,14 +51,8 @@ def finding(id: str, bound: Bound, share: float, **more: Any) -> Finding:
 
 def diagnosis(*findings: Finding, ranks: int = 1) -> Diagnosis:
     found = tuple(sorted(findings, key=lambda one: -one.share))
-    return Diagnosis(
-        mode="train",
-        bound=found[0].bound if found else "unknown",
-        step_ms=10.0,
-        spread=Spread(p10=9, p50=10, p90=11),
-        phases=Phases(data=1.0),
-        findings=found,
-        ranks=ranks,
+    return diagnosis_of(
+        bound=found[0].bound if found else "unknown", step_ms=10.0, phases=Phases(data=1.0), findings=found, ranks=ranks
     )
 
 

@@ -9,17 +9,15 @@ from hotlap.diagnose.diagnose import read_ranks
 from hotlap.diagnose.gather import MOST_SAMPLES, gather, snippet
 from hotlap.diagnose.series import fences, marked, series, thinned
 from hotlap.diagnose.steps import steady_steps
-from hotlap.records.diagnosis import Diagnosis, Place, Spread
+from hotlap.records.diagnosis import Place
 from hotlap.records.errors import RecordError
 from hotlap.records.files import write_record
 from hotlap.records.run import Lever, Phases, Step
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.records.tune import Kept, Trial, Tune
-from made_runs import ENVIRONMENT, folder_of, write_lines, write_rank
+from made_runs import ENVIRONMENT, diagnosis_of, folder_of, write_lines, write_rank
 
-DIAGNOSIS = Diagnosis(
-    mode="train", bound="input", step_ms=10.0, spread=Spread(p10=9, p50=10, p90=11), phases=Phases(data=9.0)
-)
+DIAGNOSIS = diagnosis_of(bound="input", step_ms=10.0, phases=Phases(data=9.0))
 
 
 def step(number: int, wall: float = 10.0, **more: object) -> Step:

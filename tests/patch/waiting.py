@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hotlap.patch.findings import make
-from hotlap.records.diagnosis import WAITS, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import WAITS, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.patch import Rewrite
-from hotlap.records.run import Environment, Phases, Run
+from hotlap.records.run import Environment, Run
 from hotlap.trace.findings.sync import INSTEAD
+from made_runs import diagnosis_of
 
 CAUSES = {
     "item": "`.item()`",
@@ -66,10 +67,7 @@ def recorded(folder: Path, script: Path, findings: list[Finding], *words: str) -
         exit_code=0, started=script.stat().st_mtime + 1,
     )  # fmt: skip
     write_record(folder / "run.json", run)
-    diagnosis = Diagnosis(
-        mode="train", bound="sync", step_ms=10.0, spread=Spread(p10=9.0, p50=10.0, p90=11.0), phases=Phases(),
-        findings=tuple(findings),
-    )  # fmt: skip
+    diagnosis = diagnosis_of(bound="sync", step_ms=10.0, findings=tuple(findings))
     write_record(folder / "diagnosis.json", diagnosis)
     return folder
 
