@@ -316,7 +316,7 @@ def test_what_costs_next_to_nothing_is_not_told(stolen: float, told: bool, tmp_p
         sample(at, steal_ms=(at - 100) * stolen, busy_ms=(at - 100) * 9 * stolen) for at in (100.0, 105.0, 110.0)
     ]
     folder = folder_of(tmp_path, (over(100.0, 110.0), FACTS))
-    (folder / "telemetry.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in counted))
+    write_lines(folder / "telemetry.jsonl", counted)
     assert ("cpu-steal" in {finding.id for finding in diagnose(folder).findings}) is told
 
 
@@ -423,7 +423,7 @@ def starved(tmp_path: Path) -> Path:
     begin, end = lines[5].time, lines[-1].time
     told = [sample(begin + part * (end - begin), periods=100 * part, throttled=31 * part, throttled_ms=5000.0 * part)
             for part in (0, 1)]  # fmt: skip
-    (folder / "telemetry.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in told))
+    write_lines(folder / "telemetry.jsonl", told)
     return folder
 
 
