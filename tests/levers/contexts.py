@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from hotlap.levers._base import Context
-from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from hotlap.records.run import Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from made_runs import ENVIRONMENT as CPU_ENVIRONMENT
 from made_runs import diagnosis_of
 
-CPU_ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
 GPU_ENVIRONMENT = msgspec.structs.replace(
     CPU_ENVIRONMENT, driver="570", gpus=(Gpu(name="NVIDIA H100", memory_gib=80.0),)
 )
