@@ -91,7 +91,8 @@ class Machine:
         self.listener = SimpleNamespace(step=lambda *_: None)
         self.bench, self.turns = self, []
         self.budget = SimpleNamespace(
-            seconds=math.inf, left=math.inf, at_once=at_once, crowded=False, best_start_s=1.0, starts_s=lambda _: 1.0,
+            seconds=math.inf, left=math.inf, at_once=at_once, crowded=False, boot_s=1.0, warmup_s=0.0,
+            best_start_s=1.0, starts_s=lambda _: 1.0,
             turns_s=lambda *_: math.inf, proof_s=0.0, narrow_s=0.0, proof_of=lambda _: 1.0,
         )  # fmt: skip
         self.best = SimpleNamespace(levers=[LEVER], diagnosis=SimpleNamespace(peak_bytes=1, memory_bytes=2**40))
@@ -116,7 +117,19 @@ class Machine:
             return float(self.draw.standard_t(degrees)) / {2.0: 1.32, 3.0: 1.2}[degrees]
         return float(self.draw.standard_normal())
 
-    def turn(self, side: Level, timeout_s: float | None = None) -> Any:
+    def take_turns(self, sides: Any, rounds: int, seconds: float, **more: Any) -> list[dict[int, float]]:
+        """As a tune's state lets them."""
+        return take_turns(self, sides, rounds, seconds, **more)  # type: ignore[arg-type]
+
+    def turn_steps(self, side: Level, turns: int) -> int:
+        """Of a turn; they count for nothing here."""
+        return 1
+
+    def pauses_s(self, sides: Any, turns: int) -> float:
+        """It never evaluates."""
+        return 0.0
+
+    def turn(self, side: Level, steps: int = 1, timeout_s: float | None = None) -> Any:
         """What its turn takes."""
         if self.kind in {"drift", "both"}:
             self.speed += DRIFT[0] * float(self.draw.standard_normal()) + DRIFT[1]

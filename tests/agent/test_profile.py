@@ -342,6 +342,16 @@ def test_samples_are_at_the_lines_that_take_the_time(every: int, evaluation: str
     assert stood >= {"data", "forward", "other"}
 
 
+def test_a_list_that_is_searched_is_read(runner: Runner) -> None:
+    bare, ran = runner.bare("searches.py"), runner.forked("searches.py", profile_steps=1)
+    check_same(ran, bare)
+    check_clean(ran)
+    ((file, line, expression, entries, took_us),) = samples_of(ran).searched
+    text = (SCRIPTS / "searches.py").read_text().splitlines()
+    assert file == str(SCRIPTS / "searches.py") and text[line - 1].endswith("# search")
+    assert (expression, entries) == ("self.of[at % 3]", 50_000) and took_us > 0
+
+
 FULL_DISK = """
 import hotlap.agent.profile as profile
 

@@ -1,6 +1,7 @@
 """Rounds of turns and blocks of switched levers, on a bench that is played."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
@@ -33,10 +34,22 @@ class Bench:
         self.shuffle = Random(3)
         self.listener = SimpleNamespace(step=lambda *_: None)
         self.now, self.order = 0.0, []
+        self.blocks: list[int] = []
+        self.paused_s: Callable[[int], float] = lambda turns: 0.0
         self.asked: list[tuple[int | None, dict[str, Any] | None]] = []
 
     def monotonic(self) -> float:
         return self.now
+
+    def turn_steps(self, side: Side, turns: int) -> None:
+        return None
+
+    def pauses_s(self, sides: list[Side], turns: int) -> float:
+        return self.paused_s(len(self.order)) * len(sides)
+
+    def placed(self, side: Side, wanted: int, turns: int) -> int:
+        self.blocks.append(turns)
+        return wanted
 
     def turn(self, side: Side, steps: int | None = None, levers: Any = None, timeout_s: float | None = None) -> Any:
         self.now += self.turn_s
@@ -93,6 +106,25 @@ def test_rounds_in_which_one_says_nothing_are_left_out_and_end(clock: list[Bench
     assert taken(never, clock, seconds=9.0) == [] and never.now < 2 * 9.0 + 3
 
 
+@pytest.mark.parametrize(("turns", "rounds"), [(0, LEAST_ROUNDS), (9, LEAST_ROUNDS), (21, 7), (99, ROUNDS)])
+def test_turns_end_before_sides_evaluate_where_the_fewest_were_made(
+    turns: int, rounds: int, clock: list[Bench]
+) -> None:
+    bench = Bench(by_number)
+    bench.paused_s = lambda made: 20.0 if made >= turns else 0.0
+    assert len(taken(bench, clock)) == rounds
+
+
+def test_turns_end_where_evaluations_take_more_than_is_left(clock: list[Bench]) -> None:
+    bench = Bench(by_number)
+    bench.paused_s = lambda made: 20.0 if made else 0.0
+    assert len(taken(bench, clock, seconds=30.0, most_s=40.0)) == 1
+    bench.paused_s = lambda made: 20.0
+    assert (
+        taken(bench, clock, seconds=30.0, most_s=40.0) == [] and len(taken(bench, clock, seconds=90.0)) == LEAST_ROUNDS
+    )
+
+
 def test_per_row(clock: list[Bench]) -> None:
     bench = Bench(by_number, rows=lambda side: 2.0 * side.number)
     assert taken(bench, clock, per_row=True)[0] == {1: 5.0, 2: 5.0, 3: 5.0}
@@ -126,6 +158,7 @@ def test_blocks_tell_what_a_lever_is_worth(clock: list[Bench]) -> None:
     assert made.ratio((), ("other",)) is None
     assert {tuple(levers) for _, levers in bench.asked} == set(variants)  # type: ignore[arg-type]
     assert all(levers in ({}, {BF16.name: {"x": 1}}, {TF32.name: {}}) for _, levers in bench.asked)
+    assert bench.blocks[:4] == [18, 17, 16, 15] and bench.blocks[18:] == [3, 2, 1] * (CYCLES[1] - 6), "before a pause"
     first = [steps for steps, _ in bench.asked[:3]]
     assert first == [SETTLING] * 3, "a variant that is new has a block that says nothing"
     assert all(LEAST_BLOCK <= (steps or 0) <= 76 for steps, _ in bench.asked[3:])

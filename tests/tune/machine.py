@@ -20,7 +20,8 @@ import msgspec
 
 from hotlap.experiment import switching, turns
 from hotlap.experiment.evidence import Evidence
-from hotlap.experiment.side import TOO_LONG, TURN_S, Special
+from hotlap.experiment.pauses import Pauses
+from hotlap.experiment.side import TOO_LONG, Bench, Special
 from hotlap.levers._base import Applies, Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
@@ -172,6 +173,8 @@ class Machine:
     """Sides that memory holds at once."""
     length: int | None = None
     """Steps after which the script ends by itself."""
+    evaluates: tuple[int, float] = (0, 0.0)
+    """After how many steps it does each time, and for how many seconds."""
     device: str = "cpu"
     loaders: tuple[records.LoaderFacts, ...] = ()
     cores: int = 4
@@ -198,6 +201,7 @@ class Machine:
         self.shuffle, self.draw = random.Random(self.seed), random.Random(self.seed + 1)
         self.numbers = itertools.count()
         self.turns: list[tuple[dict[str, Any], Turn]] = []
+        self.pauses = Pauses()
         self.crowded = self.crowded_steps = False
         self.cached: set[str] = set()
 
@@ -271,7 +275,7 @@ class Machine:
             outcome, why, known = "too slow", "ended after 5 slow steps", {"step_ms": ms}
         else:
             side.step = max(side.special.least_steps, math.ceil(1000 / ms))
-            took += side.step * ms / 1000
+            took += side.step * ms / 1000 + self._evaluated(0, side.step)
         self.now += took
         side.trial = Trial(
             id=side.number, purpose=side.purpose, folder=f"trials/{side.number:03d}", outcome=outcome, why=why,
@@ -324,13 +328,23 @@ class Machine:
 
     # turns
 
+    turn_steps, placed, placeable, pauses_s = Bench.turn_steps, Bench.placed, Bench.placeable, Bench.pauses_s
+
+    def _evaluated(self, first: int, last: int) -> float:
+        """Seconds, in these steps."""
+        every, seconds = self.evaluates
+        held = [step for step in range(first + 1, last + 1) if every and step % every == 0]
+        self.pauses.seconds |= dict.fromkeys(held, seconds)
+        self.pauses.total_s += seconds * len(held)
+        return seconds * len(held)
+
     def turn(
         self, side: FakeSide, steps: int | None = None, levers: Mapping[str, Settings] | None = None,
         timeout_s: float | None = None,
     ) -> Turn | None:  # fmt: skip
         self._called()
         assert side.ready, f"side {side.number} ({side.purpose}) can't have a turn"
-        count = steps or max(1, min(math.ceil(TURN_S * 1000 / side.step_ms), 2000))
+        count = steps or self.turn_steps(side)
         if levers is not None and levers != side.in_now:
             side.in_now = {name: dict(settings) for name, settings in levers.items()}
             self.log.append(("switch", tuple(side.in_now)))
@@ -339,7 +353,7 @@ class Machine:
         for name in uses:
             side.turns[name] = side.turns.get(name, 0) + 1
         ms = self._ms(side, uses)
-        took = self._compile(side, uses) + (count + 1) * ms / 1000
+        took = self._compile(side, uses) + (count + 1) * ms / 1000 + self._evaluated(side.step, side.step + count + 1)
         if self.length is not None and side.step + count + 1 > self.length:
             why, took = BY_ITSELF, (self.length - side.step) * ms / 1000
         if timeout_s is not None and took > timeout_s:

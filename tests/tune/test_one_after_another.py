@@ -29,11 +29,11 @@ def test_a_script_that_ends_whenever_it_does(tune: Tune, length: int) -> None:
     assert sorted(kept(found)) == ["a", "compile", "s"] and [*found.dropped] == ["vain"]
 
 
-@pytest.mark.parametrize(("length", "known"), [(26, False), (None, True)])
-def test_turns_are_planned_by_what_they_took_where_there_were_some(length: int | None, known: bool, tune: Tune) -> None:
+@pytest.mark.parametrize("length", [26, None])
+def test_turns_are_planned_by_what_they_took(length: int | None, tune: Tune) -> None:
     """Seen on a public script that ended in its first: all the budget was set aside for turns that never came."""
     found, _ = tune(LEVERS, STEP, **({"length": length} if length else {}))
-    assert (found.state.budget.turn_s > 0) is known
+    assert 0.5 < found.state.budget.turn_s < 1.5
 
 
 @pytest.mark.parametrize("length", [55, 75, 100, 130])

@@ -20,6 +20,7 @@ from .guard import Guard, hook
 from .hooks.forward import Finder
 from .host import Host
 from .lines import Places
+from .peaks import Peaks
 from .probe import Probe
 from .profile import Profile
 from .recorder import Folder, Recorder
@@ -74,6 +75,7 @@ class Agent:
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
         self.tokens = Tokens()
+        self.peaks = Peaks(self.guard, self.steps, time.perf_counter_ns, lambda: not self.profile.on)
         self.besides = Besides(time.perf_counter_ns, lambda: not self.profile.on)
         self.unused = Unused(time.perf_counter_ns, lambda: not self.profile.on)
         self.wasted = Wasted(self.steps.optimizers, Places().caller)

@@ -15,6 +15,7 @@ from .device import DeviceMarks, LateLosses
 from .guard import Guard
 from .habits import Habits
 from .host import Host
+from .peaks import Peaks
 from .probe import Probe
 from .recorder import Folder, Recorder
 from .steps import Steps
@@ -103,6 +104,7 @@ class Agent(Protocol):
     host: Host
     probe: Probe
     tokens: Tokens
+    peaks: Peaks
     besides: Besides
     unused: Unused
     wasted: Wasted

@@ -30,6 +30,12 @@ def read(path: object) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
+def peak_rss() -> int | None:
+    """Peak resident memory of this process, where Linux tells. (`ru_maxrss` counts what the parent had before exec.)"""
+    told = read("/proc/self/status").partition("VmHWM:")[2].split()
+    return int(told[0]) * 1024 if told else None
+
+
 def stat(task: object) -> list[str]:
     """The fields of `proc(5)`'s `stat` from the third on, of a process or of `PROCESS/task/THREAD`; [] of one that is
     gone. (The name before them may hold anything.)"""

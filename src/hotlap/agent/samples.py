@@ -29,6 +29,7 @@ from hotlap.records.steady import FAR_LONGER
 from .lines import Call, Places, package_of
 from .op_call import Place
 from .process_tree import read
+from .searched import Searched
 from .torch_internals import TAKES_OVER
 
 INTERVAL_S: Final = 0.002
@@ -113,6 +114,7 @@ class Samples:
         self.phase = phase
         self.guarded = guarded
         self.places = Places()
+        self.searched = Searched()
         self.ns: dict[Key, int] = {}
         self.paths: dict[Path, int] = {}
         self.ran: dict[Key, int] = {}
@@ -140,6 +142,7 @@ class Samples:
             "files": self.places.files,
             "lines": [[*key, ns / 1e6] for key, ns in rows],
             "paths": self._by_path(),
+            "searched": [[file, line, *told] for (file, line), told in self.searched.found.items()],
             "stood": [[*key, ns / 1e6] for key, ns in self.stood.items() if ns > STANDS * self.ran[key]],
             "beside": [
                 [*seen.most_common(1)[0][0], self._used.get(thread, 0.0)]
@@ -184,7 +187,14 @@ class Samples:
                 return
             ran = (after[0] - before[0], after[1] - before[1]) if before is not None and after is not None else None
             self._count(stack, now - last, ran)
+            if self._read_lists(stack):  # the thread may have waited for that
+                now, after = time.perf_counter_ns(), used()
             last, before = now, after
+
+    def _read_lists(self, stack: list[Call]) -> bool:
+        """Where it is in code of the user's own, read the lists that this searches. Returns whether that took time."""
+        code = stack[0][0]
+        return self.places.users(code.co_filename) and self.searched.look(self.thread, code)
 
     def _seen(self) -> list[Call]:
         """What the thread is in, innermost first; [] of one that has ended."""
@@ -361,6 +371,8 @@ class WorkerSamples(Samples):
                     break
                 if package_of(stack[0][0].co_filename) not in WAITS or self.places.innermost_of(stack) is not None:
                     self._count(stack, now - last)
+                    if self._read_lists(stack):
+                        now = time.perf_counter_ns()
                 last, at = now, at + 1
                 if at % BETWEEN_READINGS == 0:
                     self._read_clocks()
@@ -368,7 +380,11 @@ class WorkerSamples(Samples):
             sys.setswitchinterval(usual)
         self._read_clocks()
         if self.looks and self._open():
-            rows = {name: value for name, value in self.document().items() if name in {"looks", "files", "lines"}}
+            rows = {
+                name: value
+                for name, value in self.document().items()
+                if name in {"looks", "files", "lines", "searched"}
+            }
             rows["lines"] = rows["lines"][:WORKER_ROWS]
             rows |= {"ran_ms": self.ran_ns / 1e6, "handed_over_ms": self.handed_over_ns / 1e6}
             with open(self.path, "ab", buffering=0) as file:

@@ -8,7 +8,7 @@ from hotlap.records.session import VARIABLE, Session
 from .compiled import hide_from_compiler
 from .core import Agent, register_exit
 from .guard import hook
-from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, torchscript, transfer
+from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, saving, torchscript, transfer
 from .probe import redraw
 
 START, FORK = hook("agent_start"), hook("fork")
@@ -42,7 +42,7 @@ def _install(agent: Agent) -> None:
     clipping.install(agent)
     for use in agent.session.levers:
         agent.seams.install_by_name(use.name, use.settings)
-    for hooks in (loader, forward, backward, optimizer, transfer, graph, torchscript):
+    for hooks in (loader, forward, backward, optimizer, transfer, graph, torchscript, saving):
         hooks.install(agent)
     agent.profile.install()
     agent.host.install()

@@ -273,6 +273,7 @@ class StepSampling:
 
     def evaluating(self) -> None:
         """An evaluation runs in the step that is going on."""
+        self.agent.peaks.evaluates()
         self.evaluated.add((len(self.ends), len(self.turns)))
 
     def skipped(self, optimizer: int) -> None:

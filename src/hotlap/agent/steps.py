@@ -143,6 +143,8 @@ class Steps(Hot):
     rows: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of batches that came since the last backward, and how many, by loader."""
     loader_rows: bool = False
+    evaluates: bool = False
+    """An evaluation may be going on, whose memory is looked at (`peaks`)."""
     evaluated: bool = False
     """A module in eval mode has seen some of these batches."""
     passed: int = 0

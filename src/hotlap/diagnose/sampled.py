@@ -18,7 +18,7 @@ from hotlap.records.run import HostFacts, LoaderFacts
 from . import small_ops
 from .asleep import TITLES, CauseOf, with_sleeps
 from .batches import MODEL, bound_of_batches
-from .causes import CUT, VALIDATES, Cause
+from .causes import CUT, LIST, VALIDATES, Cause
 from .findings.host_code import BESIDES, WITHOUT_A_PROFILE
 from .findings.input import many_tensors, tensors_of
 from .in_the_model import in_the_model, with_parametrizations
@@ -32,8 +32,9 @@ from .samples import (
     place_of,
     without_comprehension,
 )
+from .searches import search_at, with_searches
 from .seldom_used import SeldomUsed, seldom_used
-from .source import function_at
+from .source import function_at, place_at
 from .statements import cut_at, own_cause_at, trains
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
@@ -118,7 +119,10 @@ def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
     beyond = len(samples.files)
     lines = [(phase, file + beyond if file >= 0 else file, *rest) for phase, file, *rest in worker.lines]
     own = [row for row in samples.lines if row[0] != "data"]
-    return msgspec.structs.replace(samples, files=(*samples.files, *worker.files), lines=(*own, *lines))
+    searched = (*samples.searched, *worker.searched)
+    return msgspec.structs.replace(
+        samples, files=(*samples.files, *worker.files), lines=(*own, *lines), searched=searched
+    )
 
 
 def _by_the_loop(samples: Samples, loop: Place | None) -> bool:
@@ -307,7 +311,7 @@ def _explained(
     at_loop = loop is not None and (loop.file, loop.line) == (line.where.file, line.where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
-    cause_of: CauseOf = partial(own_cause_at, device=device, ranks=diagnosis.ranks)
+    cause_of = with_searches(partial(own_cause_at, device=device, ranks=diagnosis.ranks), samples.searched)
     if finding.id == "host-code":
         cause_of = with_sleeps(cause_of, samples, "other", device, host)
     line, cause, part = _caused(samples, own, line, whose, cause_of, finding.id in PHASE_OF)
@@ -381,6 +385,9 @@ def _caused(
     if cause.id == CUT.id and (cut := cut_at(line.where)) is not None:
         said = f"{part:.0%} {whose} from there to the next call, at line {line.where.line}"
         line = line._replace(where=cut[0], said=said)
+    if cause.id == LIST.id and (search := search_at(line.where, samples.searched)) is not None:
+        said = f"{part:.0%} {whose} from there to the next call; one in {search[3]:,} entries takes {search[4]:.3g} us"
+        line = line._replace(where=place_at(*search[:2]), said=said)
     return line, cause, part
 
 

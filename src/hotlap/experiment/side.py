@@ -34,6 +34,7 @@ from hotlap.runs.plan import RunPlan
 
 from .evidence import Evidence, read_evidence
 from .outcome import Reading, crash, names, read_outcome, refusal_in
+from .pauses import Pauses
 from .watch import SLOW_STEPS, Listener, Refusal, TooSlow, Watch, left_out, spared
 
 STEPS: Final = 2000
@@ -55,6 +56,8 @@ END_S: Final = 6.0
 """A side that is told to end has so long before it is ended hard; all that is known of it is on disk."""
 TURN_S: Final = 0.5
 """Steps of a turn that count: as many as take this long. One more is made first."""
+SHORTEST: Final = 0.2
+"""Of that, that a turn is at least, where more of them are to come before a pause."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class Bench:
         self.crowded = self.crowded_steps = False
         """Whether sides that started at once had more threads than there are cores before their loops began; and
         whether the last ones that were to make first steps together hardly did, since these had."""
+        self.pauses = Pauses()
         self._looked = 0.0
         self._sockets = Path(tempfile.mkdtemp(prefix="hotlap-"))
         for name in JOURNALS:  # an earlier session may have been killed in the middle of a line
@@ -372,10 +376,31 @@ class Bench:
         failed = crash(side.folder, ended)
         self.amend(side.measured, ended=TOO_LONG if late else failed[1] if failed else BY_ITSELF)
 
-    def turn_steps(self, side: Side) -> int:
-        """Steps of its next turn: see TURN_S."""
+    def turn_steps(self, side: Side, turns: int = 1) -> int:
+        """Steps of its next turn: see TURN_S. turns: as in `placed`."""
         wanted = max(side.least_steps, math.ceil(TURN_S * 1000 / max(side.step_ms, 1e-3)))
-        return drawn(max(1, min(wanted, STEPS)), self.shuffle)
+        return self.placed(side, max(1, min(wanted, STEPS)), turns)
+
+    def placed(self, side: Side, wanted: int, turns: int) -> int:
+        """About so many steps; fewer where that lets a side have so many turns before its next pause (`Pauses`)."""
+        room = self.pauses.room(side.gate.step)
+        if room is not None:
+            shorter = int((room / turns - 2) / 1.25)  # what is drawn, and the one that is not counted
+            fewest = max(side.least_steps, math.ceil(SHORTEST * wanted))
+            wanted = shorter if fewest <= shorter < wanted else wanted
+        return drawn(wanted, self.shuffle)
+
+    def placeable(self, side: Side, turns: int, pause: bool = False) -> bool:
+        """Whether a side can have so many turns, however short, before its next pause; pause: if it just had one."""
+        room = self.pauses.room(side.gate.step)
+        fewest = max(side.least_steps, SHORTEST * TURN_S * 1000 / max(side.step_ms, 1e-3))
+        needed = turns * (1.25 * (fewest + 1) + 2)
+        return room is None or (self.pauses.period if pause else room) >= needed
+
+    def pauses_s(self, sides: Sequence[Side], turns: int) -> float:
+        """Seconds of pauses that these have in so many turns, where they could be placed between two."""
+        placed = all(self.placeable(side, turns, pause=True) for side in sides)
+        return sum(self.pauses.longest_s for side in sides if placed and not self.placeable(side, turns))
 
     def new_steps(self, side: Side) -> list[list[Step]]:
         """Steps of each rank that were written since the last call."""
@@ -386,6 +411,8 @@ class Bench:
                 found.append([msgspec.json.decode(line, type=Step) for line in lines])
             except msgspec.MsgspecError as error:
                 raise RecordError(f"{rank.file(Step)}: {error}") from error
+        for steps in found[:1]:
+            self.pauses.learn(steps, side.step_ms)
         return found
 
     # what is known

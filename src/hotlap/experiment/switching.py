@@ -11,7 +11,7 @@ from typing import Final
 
 from hotlap.records.run import Lever
 
-from .side import BY_ITSELF, Bench, Side, drawn
+from .side import BY_ITSELF, Bench, Side
 from .statistics import Ratio, within_process
 
 BLOCK_S: Final = 0.3
@@ -76,7 +76,11 @@ class Switching:
                 break
             order = list(variants)
             self.bench.shuffle.shuffle(order)
-            taken = {variant: self._block(variant, self._steps(variant), max(60.0, seconds)) for variant in order}
+            blocks = len(order) * max(1, CYCLES[0] - len(self.cycles))
+            taken = {
+                variant: self._block(variant, self._steps(variant, blocks - at), max(60.0, seconds))
+                for at, variant in enumerate(order)
+            }
             if all(taken.values()):
                 self.cycles.append({variant: ms for variant, ms in taken.items() if ms})
             elif late:
@@ -94,11 +98,11 @@ class Switching:
         known = [one.interval for one in ratios if one is not None and one.interval is not None]
         return len(known) == len(ratios) and all(one.low > 1 or one.high < least for one in known)
 
-    def _steps(self, variant: Variant) -> int:
+    def _steps(self, variant: Variant, blocks: int) -> int:
+        """Of its next block. blocks: that are still to come, at least."""
         step_ms = self.last_ms.get(variant) or self.side.step_ms
-        return drawn(
-            max(LEAST_BLOCK, self.side.least_steps, min(2000, math.ceil(BLOCK_S * 1000 / step_ms))), self.bench.shuffle
-        )
+        wanted = min(2000, math.ceil(BLOCK_S * 1000 / step_ms))
+        return self.bench.placed(self.side, max(LEAST_BLOCK, self.side.least_steps, wanted), blocks)
 
     def _block(self, variant: Variant, steps: int, seconds: float) -> float | None:
         levers: Mapping[str, Mapping[str, object]] = {name: self.known[name].settings for name in variant}

@@ -13,6 +13,8 @@ HUNG_S: Final = 300.0
 """A turn that takes longer, evaluations and all, has hung."""
 LEAST_ROUNDS: Final = 6
 """For an interval of what the turns of two sides say."""
+PLACED_ROUNDS: Final = LEAST_ROUNDS + 2
+"""That are to come before a pause (`Pauses`)."""
 
 
 def log_ratios(rounds: Sequence[Mapping[int, float]], before: Side, after: Side) -> list[float]:
@@ -31,20 +33,25 @@ def take_turns(
     least: int = LEAST_ROUNDS,
 ) -> list[dict[int, float]]:
     """Ms a step by side in each round; as far as all of them live; `least` at least, unless that takes more than
-    most_s (three times as many seconds). per_row: ms over the rows of a step, where sides have other batches. enough:
-    may end it earlier."""
+    most_s (three times as many seconds), or there is no time for what pauses take. per_row: ms over the rows of a step,
+    where sides have other batches. enough: may end it earlier."""
     found: list[dict[int, float]] = []
     most_s = 3 * seconds if most_s is None else most_s
     begun = time.monotonic()
     while len(found) < rounds:
         passed = time.monotonic() - begun
-        if passed > (seconds if len(found) >= least else most_s) or enough(found):
+        late = seconds if len(found) >= least else most_s
+        if passed > late or enough(found):
+            break
+        paused = bench.pauses_s(sides, 1)
+        if paused and (len(found) >= least or passed + paused > late):
             break
         order = list(sides)
         bench.shuffle.shuffle(order)
         taken: dict[int, float] = {}
         for side in order:
-            turn = bench.turn(side, timeout_s=HUNG_S)
+            steps = bench.turn_steps(side, max(1, PLACED_ROUNDS - len(found)))
+            turn = bench.turn(side, steps, timeout_s=HUNG_S)
             if turn is None:
                 return found
             if turn.step_ms and (turn.rows or not per_row):

@@ -34,7 +34,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause. The screen shows those that are wrong or beneath always.
+    """A cause. The screen shows those that are wrong or beneath, or about the peak of memory, always.
 
     id: its name; docs/run.md has them all. bound: what it makes the step wait for. share: what it takes of the loop's
     time (0 to 1), which is that of the steps but where others lie between, 0 where that is not known; cost_ms: ms that
@@ -59,6 +59,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     named: bool = False
 
 
+PEAK: Final = "peak-memory"
+"""The finding about the peak of memory, which takes no time, and is shown always."""
 LEAST_NAMED: Final = 0.1
 """Of the step, from which a cause comes before what only says where the time is."""
 

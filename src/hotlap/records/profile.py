@@ -138,6 +138,11 @@ Beside = tuple[int, Count, str, float]
 """Index into `files`, line, function where another thread of Python was most often; the share of the time it ran."""
 
 
+SearchedList = tuple[str, Count, str, Count, Ms]
+"""File and line of a search by `in`; the list's expression; its entries, and microseconds of a search in it for what is
+not there, of the longest that was seen."""
+
+
 class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `workers-PID.jsonl`, of the process PID whose loader's first worker was sampled as it made batches.
 
@@ -150,6 +155,7 @@ class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
     looks: Count = 0
     files: tuple[str, ...] = ()
     lines: tuple[SampledLine, ...] = ()
+    searched: tuple[SearchedList, ...] = ()
     ran_ms: Ms = 0.0
     handed_over_ms: Ms = 0.0
 
@@ -183,7 +189,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     phase, while this thread or another took tensors over from another process, as the one that pins memory does.
     paths: the same time as in lines with all frames of the user's, as in `LongSamples`. stood: of lines at which the
     thread hardly ran, the time that it neither ran nor waited for a core: it slept, or waited for something. beside:
-    other threads of Python in the user's source.
+    other threads of Python in the user's source. searched: lists that the functions search in which it was.
     """
 
     steps: Count = 0
@@ -196,3 +202,4 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     own_ms: Ms = 0.0
     taking_over_ms: Ms = 0.0
     beside: tuple[Beside, ...] = ()
+    searched: tuple[SearchedList, ...] = ()

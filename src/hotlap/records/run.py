@@ -519,6 +519,23 @@ class UnusedFacts(msgspec.Struct, frozen=True, kw_only=True):
     unused_took_ms: Ms = 0.0
 
 
+class RaisedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A peak of memory that an evaluation or a checkpoint raised beyond what training had reached before it. kind:
+    which. memory: in tensors of the current GPU (device), or resident in the process (host). peak_bytes: what it was
+    raised to; training_bytes: what training, or anything else, has raised it to, so that the difference is the least
+    that this adds. backwards: number before it. place: file, line and function of the user's code that evaluates or
+    saves. gradients: the forwards of the evaluation were with gradients.
+    """
+
+    kind: Literal["evaluation", "checkpoint"]
+    memory: Literal["device", "host"]
+    peak_bytes: Count
+    training_bytes: Count
+    backwards: Count = 0
+    place: tuple[str, int, str] | None = None
+    gradients: bool = False
+
+
 class Hung(msgspec.Struct, frozen=True, kw_only=True):
     """A wait for a batch that an error ended, such as Ctrl-C. waited_s: seconds that it had lasted. worker: number of
     the worker process whose turn it was, None without workers; worker_pid: its process; alive: it still ran. file,
@@ -556,8 +573,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     of an older hotlap). hung: the wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
-    process, on Linux. imported: at the end, folders of installed packages with the first names of what was imported
-    from them. stopped: hotlap ended it.
+    process, on Linux. raised: of these, by evaluations and checkpoints. imported: at the end, folders of installed
+    packages with the first names of what was imported from them. stopped: hotlap ended it.
     """
 
     pid: int
@@ -600,6 +617,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     replayed: tuple[str, ...] = ()
     peak_memory_bytes: int | None = None
     peak_rss_bytes: int | None = None
+    raised: tuple[RaisedFacts, ...] = ()
     host: HostFacts | None = None
     imported: dict[str, tuple[str, ...]] = {}
     memory: MemoryFacts | None = None

@@ -52,8 +52,9 @@ class Budget:
         self.step_s = 0.0
         """Of a step, about."""
         self.turn_s = 0.0
-        """Of a turn of the first two sides, in the mean: longer than its steps where evaluations come between, or
-        workers that were stopped are waited for."""
+        """Of a turn, in the mean of all so far: longer than its steps where evaluations come between, or workers that
+        were stopped are waited for."""
+        self._turns = 0
         self.least_steps = 1
         self.bare = 0
         """Processes of the bare command that wait for the next proof."""
@@ -80,6 +81,12 @@ class Budget:
         self.warmup_s = warmup_s
         self.best_took(0.0, warmup_s)
         self.step_s = step_ms / 1000
+
+    def turns_took(self, seconds: float, turns: int) -> None:
+        """So many turns took so long."""
+        if turns:
+            self._turns += turns
+            self.turn_s += (seconds - turns * self.turn_s) / self._turns
 
     def start_took(self, seconds: float, warmup_s: float) -> None:
         """Another one did: later ones find files in memory that the first had to read."""

@@ -24,7 +24,7 @@ from hotlap.experiment.statistics import (
     half_width,
     of_pairs,
 )
-from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
+from hotlap.experiment.turns import LEAST_ROUNDS, PLACED_ROUNDS
 from hotlap.experiment.turns import ROUNDS as TURNS
 from hotlap.records.run import Lever
 from hotlap.records.tune import Parity, Proof
@@ -68,6 +68,7 @@ class Comparison:
         self.levers = list(state.best.levers)
         self.promised = state.open_ratio
         """What was measured of them before."""
+        self._let_go_of_pausing()
         self.before: list[Side] = [side for side in state.bare if side.alive]
         self.after: list[Side] = []
         self.turns_before = len(state.bench.turns)
@@ -118,6 +119,13 @@ class Comparison:
         before, after = ([Effect(log, error)] * STARTS for log in (math.log(state.open_ratio), 0.0))
         return 0 if between_processes(before, after).proved else 1
 
+    def _let_go_of_pausing(self) -> None:
+        """End processes of the bare command that would soon evaluate, say, for longer than a start takes."""
+        bench, budget = self.state.bench, self.state.budget
+        for side in [one for one in self.state.bare if one.ready and not self.state.sequential]:
+            if bench.pauses_s([side], PLACED_ROUNDS) > MARGIN * (budget.boot_s + budget.warmup_s):
+                bench.end(side)
+
     def _fit(self, sides: int) -> bool:
         """Whether the memory surely holds so many of them."""
         one, host = self.state.best.diagnosis, self.state.bench.plan.environment.memory_gib * 2**30
@@ -132,7 +140,9 @@ class Comparison:
         budget = self.state.budget
         if self.state.sequential:
             return 2 * budget.best_start_s
-        return budget.starts_s(2) + budget.turns_s(len(self.before) + len(self.after) + 2, LEAST_ROUNDS)
+        sides = [side for side in (*self.before, *self.after) if side.ready]
+        paused_s = self.state.bench.pauses_s(sides, LEAST_ROUNDS)
+        return budget.starts_s(2) + budget.turns_s(len(sides) + 2, LEAST_ROUNDS) + paused_s
 
     def more_starts(self) -> Proof | None:
         """With more starts of each, while the interval is wide and there is time; None where none was added. What is
@@ -146,9 +156,11 @@ class Comparison:
         ):
             stand = [side for side in self.before if side.ready]
             most = max(1, min(len(stand), budget.at_once) // 2)
-            new = next((new for new in range(most, 0, -1) if budget.left >= budget.narrowing_s(new)), 0)
+            left = budget.left - state.bench.pauses_s(stand[: 2 * most], LEAST_ROUNDS)
+            new = next((new for new in range(most, 0, -1) if left >= budget.narrowing_s(new)), 0)
             if not new:
                 break
+            self.short = False  # it is for a look that no time was left
             known = len(self.fresh)
             self.look += new
             there = self._starts(min(STARTS + self.look, MOST_STARTS), MOST_STARTS)
@@ -246,8 +258,8 @@ class Comparison:
         LEAST_ROUNDS add to a look that there was."""
         state = self.state
         per_row = state.resized(self.levers)
-        rounds = take_turns(
-            state.bench, sides, most, seconds, enough or self._sure, per_row, most_s=state.budget.left, least=least
+        rounds = state.take_turns(
+            sides, most, seconds, enough=enough or self._sure, per_row=per_row, most_s=state.budget.left, least=least
         )
         self.turns += rounds
         if len(rounds) < least:

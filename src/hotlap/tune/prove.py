@@ -7,6 +7,7 @@ import msgspec
 
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Side
+from hotlap.experiment.turns import LEAST_ROUNDS
 from hotlap.records import run as records
 from hotlap.records.tune import Open, Proof
 
@@ -24,7 +25,8 @@ NEARLY = 0.98
 def prove(state: State) -> None:
     """Prove the best set, or go back to what is proved."""
     while state.unproved and state.best.levers:
-        if state.budget.left < ENOUGH * state.budget.least_proof_s:
+        paused_s = state.bench.pauses_s([side for side in state.bare if side.ready], LEAST_ROUNDS)
+        if state.budget.left < ENOUGH * state.budget.least_proof_s + paused_s:
             _no_time(state)
             return
         culprit = _prove(state)

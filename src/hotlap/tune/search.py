@@ -17,7 +17,7 @@ from hotlap.experiment.evidence import gaps
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import TOO_LONG, Bench, Side, Special
 from hotlap.experiment.statistics import center
-from hotlap.experiment.turns import log_ratios, take_turns
+from hotlap.experiment.turns import log_ratios
 from hotlap.levers import all_levers
 from hotlap.levers._base import STAGES, Lever, Stage
 from hotlap.records import run as records
@@ -190,13 +190,10 @@ class Search:
             output = state.bench.run(trial).output
             raise CommandFailed(f"the command does not run twice alike: {trial.why} (see {output})")
         state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in (first, second))
-        rounds, took_s = [], 0.0
+        rounds = []
         if first.ready and second.ready:
-            begun = state.budget.spent
-            rounds = take_turns(state.bench, [first, second], ROUNDS, state.budget.turns_s(2, ROUNDS))
-            took_s = state.budget.spent - begun
+            rounds = state.take_turns([first, second], ROUNDS, state.budget.turns_s(2, ROUNDS))
         if len(rounds) >= ROUNDS:
-            state.budget.turn_s = took_s / (2 * len(rounds))
             logs = log_ratios(rounds, first, second)
             differ, state.turns_differ = center(logs), pstdev(logs) / math.sqrt(2)
         else:

@@ -7,7 +7,7 @@ from typing import Final
 from hotlap.experiment.outcome import names
 from hotlap.experiment.side import BY_ITSELF, LEAST_STEPS, Side
 from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
-from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
+from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios
 from hotlap.levers._base import Settings
 from hotlap.records import run as records
 from hotlap.records.durations import ms
@@ -186,7 +186,7 @@ def beside(state: State, before: Side, after: Side) -> Ratio:
         MOST_SHARE * state.budget.seconds,
         max(state.budget.left - state.budget.proof_s - state.budget.narrow_s, state.budget.turns_s(2, LEAST_ROUNDS)),
     )
-    rounds = take_turns(state.bench, [before, after], ROUNDS[1], seconds, enough, per_row)
+    rounds = state.take_turns([before, after], ROUNDS[1], seconds, enough=enough, per_row=per_row)
     logs = log_ratios(rounds, before, after)
     return within_process(logs) if logs else Ratio(ratio=0.0, interval=None)
 

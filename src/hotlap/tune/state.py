@@ -9,6 +9,7 @@ from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Bench, Side, Special
 from hotlap.experiment.statistics import LEAST_GAIN
 from hotlap.experiment.switching import Switching
+from hotlap.experiment.turns import PLACED_ROUNDS, take_turns
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
@@ -180,6 +181,17 @@ class State:
         if self.side.measured.outcome != "measured":
             raise NothingMeasured(f"{names(self.best.levers)}: {self.side.measured.why}")
         return self.side
+
+    def take_turns(self, sides: Sequence[Side], rounds: int, seconds: float, **more: Any) -> list[dict[int, float]]:
+        """`experiment.turns.take_turns` of these; later turns are planned by how long they took, but for pauses that
+        these can be placed between."""
+        bench, pauses = self.bench, self.bench.pauses
+        begun, before, paused = self.budget.spent, len(bench.turns), pauses.total_s
+        found = take_turns(bench, sides, rounds, seconds, **more)
+        placed = bench.placeable(sides[0], PLACED_ROUNDS, pause=True)
+        took = self.budget.spent - begun - (pauses.total_s - paused if placed else 0.0)
+        self.budget.turns_took(took, len(bench.turns) - before)
+        return found
 
     def switching(self, uses: Iterable[records.Lever] = ()) -> Switching:
         """A live process with the best levers in, in which these can be switched too. Raises NothingMeasured."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from hotlap.experiment.statistics import within_process
 from hotlap.experiment.switching import SideLost, Variant
-from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
+from hotlap.experiment.turns import LEAST_ROUNDS, ROUNDS, log_ratios
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.tune import Worth
@@ -116,7 +116,7 @@ def _by_turns(state: State, use: records.Lever, rest: list[records.Lever]) -> Wo
     if not (side.ready and full.ready):
         state.end_side(side)
         return None
-    rounds = take_turns(state.bench, [side, full], seconds=MEASURE_S, per_row=state.resized([use]))
+    rounds = state.take_turns([side, full], ROUNDS, MEASURE_S, per_row=state.resized([use]))
     state.end_side(side)
     if len(rounds) < LEAST_ROUNDS:
         return None

@@ -10,7 +10,7 @@ import torch
 from hotlap.records.whose import INSTALLED
 
 from ..host import WARM_STEPS, Cost
-from ..process_tree import read
+from ..process_tree import peak_rss
 from ..torch_internals import BF16_CHECKS, nccl_number
 from . import Facts, Script
 
@@ -40,7 +40,8 @@ def describe_process(script: Script) -> Facts:
         "seeded": agent.session.seed is not None and torch.initial_seed() != agent.session.seed,
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_cuda else None,
         "memory": _memory(agent.host.cost) if on_cuda else None,
-        "peak_rss_bytes": _peak_rss(),
+        "peak_rss_bytes": peak_rss(),
+        "raised": agent.peaks.facts(),
     }  # fmt: skip
 
 
@@ -75,12 +76,6 @@ def _nccl() -> str | None:
     """The version of NCCL that torch was linked with."""
     number = nccl_number()
     return f"{number >> 32}.{number >> 16 & 0xFFFF}.{number & 0xFFFF}" if number else None
-
-
-def _peak_rss() -> int | None:
-    """Peak resident memory of this process, where Linux tells. (`ru_maxrss` counts what the parent had before exec.)"""
-    told = read("/proc/self/status").partition("VmHWM:")[2].split()
-    return int(told[0]) * 1024 if told else None
 
 
 def tf32_matmul() -> bool:

@@ -105,7 +105,10 @@ class Finder:
         """A module of a loop that trains was put in eval mode."""
         steps = self.agent.steps
         inside = steps.in_forward or steps.in_backward or steps.in_data
-        if self.looking or inside or steps.infers:
+        if inside or steps.infers:
+            return
+        self.agent.peaks.begins()
+        if self.looking:
             return
         if self._step() - self.in_vain >= IN_VAIN:
             self.look(evaluation=True)
@@ -221,6 +224,7 @@ class Finder:
         if graded and not known and next(iter(module.parameters()), None) is None:
             return
         self.leave()
+        self.agent.peaks.evaluates(graded)
         if graded or known:
             self.in_vain = self._step()
         elif self.agent.steps.unsampled:
@@ -245,6 +249,8 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
         root.agent.step_sampling.event()
         if not steps.unsampled:
             return root.seen(args, kwargs)
+    if steps.evaluates and module.training and is_grad_enabled():
+        root.agent.peaks.trains()
     steps.forwards += 1
     steps.in_forward = 1
     try:
@@ -372,6 +378,10 @@ class Root(Watched):
             if modes() or function_modes():
                 self.guard.spare(HABITS, habits.give_up, habits.within)
         rows = None if steps.loader_rows or not training else _rows(args, kwargs)
+        if steps.backwards and (evaluating or not training):
+            self.agent.peaks.evaluates(training)
+        elif steps.evaluates:
+            self.agent.peaks.trains()
         steps.forward_begin(self.key, training, evaluating, rows)
         if not training and steps.backwards:
             self.agent.besides.begin(self.key, self.module())
@@ -418,6 +428,7 @@ class Root(Watched):
             before, self.graded = self.graded, None
             if steps.unsampled != INFERENCE and not self.module().training:
                 self.graded = steps.backwards
+                self.agent.peaks.evaluates(True)
             elif before == steps.backwards:
                 step_sampling.evaluating()
         elif steps.unsampled == INFERENCE:

@@ -139,6 +139,7 @@ class Batches:
             script.making.end(iterator, facts, batch)
         steps.data_end(_rows(batch, facts), training, id(iterator), batch is None)
         if batch is None:
+            self.agent.peaks.looks()
             script.gave_up(iterator)
             return
         if facts is not None:
@@ -152,6 +153,7 @@ class Batches:
 
     def gave_up(self, iterator: Any) -> None:
         """No batch came of it in an unsampled step, at whose beginning it was asked for."""
+        self.agent.peaks.looks()
         iterator._hotlap_asked = self.agent.step_sampling.begun_ns
         self.agent.script.gave_up(iterator)
 
