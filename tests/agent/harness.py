@@ -207,6 +207,15 @@ class Runner:
         ran = self.fork(argv, folder / "output.txt", str(folder / "session.json"), before)
         return dataclasses.replace(ran, folder=folder)
 
+    def untouched(self, *argv: str, before: str = "", ours: str = "", **settings: Any) -> Ran:
+        """As `forked`, and all is well: the script did what it does without hotlap, of which nothing went wrong. `ours`
+        is run after `before`, and not without hotlap."""
+        ran = self.forked(*argv, before=before + ours, **settings)
+        check_same(ran, self.bare(*argv, before=before))
+        check_clean(ran)
+        check_lines(ran.folder)
+        return ran
+
     def fork(self, argv: Sequence[str], output: Path, session: str = "", before: str = "", cwd: Path = SCRIPTS) -> Ran:
         """Run a script in a fork of a process that has imported torch. session: a file that the agent is told of."""
         if self.zygote is None:

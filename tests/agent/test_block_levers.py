@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from hotlap.records.run import Lever
 
 from .harness import Ran, Runner, check_clean, check_same, without_log_lines
@@ -36,21 +38,15 @@ def test_checkpointed_blocks_compute_the_same_and_keep_less(runner: Runner) -> N
     assert kept(every) < 0.3 * kept(bare)
 
 
-def test_a_block_that_counts_its_forwards_is_left_alone(runner: Runner) -> None:
+@pytest.mark.parametrize(
+    ("option", "why"), [("--counts", "Block changes its own calls"), ("--hooked", "forward hooks")]
+)
+def test_a_block_that_counts_its_forwards_or_has_hooks_is_left_alone(option: str, why: str, runner: Runner) -> None:
     """And what it counted in the first backward is put back."""
-    bare = runner.bare("blocks.py", "--counts")
-    ran = runner.forked("blocks.py", "--counts", levers=checkpointed(1))
+    ran = runner.forked("blocks.py", option, levers=checkpointed(1))
+    check_same(ran, runner.bare("blocks.py", option))
     assert {problem.lever for problem in ran.problems} == {"checkpoint-blocks"}
-    assert "Block changes its own calls" in ran.problems[0].what
-    check_same(ran, bare)
-
-
-def test_a_block_with_hooks_inside_is_left_alone(runner: Runner) -> None:
-    bare = runner.bare("blocks.py", "--hooked")
-    ran = runner.forked("blocks.py", "--hooked", levers=checkpointed(1))
-    assert [problem.lever for problem in ran.problems] == ["checkpoint-blocks"]
-    assert "forward hooks" in ran.problems[0].what
-    check_same(ran, bare)
+    assert why in ran.problems[0].what
 
 
 def test_a_model_without_blocks_says_so(runner: Runner) -> None:

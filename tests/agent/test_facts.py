@@ -35,9 +35,7 @@ HIGH, NEW, ALL = (
     ],
 )
 def test_tf32_is_told_however_it_was_set(before: str, matmul: bool, runner: Runner) -> None:
-    ran = runner.forked("loader.py", "map", before=before)
-    check_same(ran, runner.bare("loader.py", "map", before=before))
-    check_clean(ran)
+    ran = runner.untouched("loader.py", "map", before=before)
     assert ran.facts.tf32_matmul == matmul
     assert len(ran.steps) == 12
     first = ran.steps[0]
@@ -62,9 +60,7 @@ def test_a_model_on_meta_is_not_the_device_that_trains(runner: Runner) -> None:
 
 
 def test_numbers_that_are_numpys_are_told(runner: Runner) -> None:
-    ran = runner.forked("numpy_sizes.py")
-    check_same(ran, runner.bare("numpy_sizes.py"))
-    check_clean(ran)
+    ran = runner.untouched("numpy_sizes.py")
     (loader,), (root,), (optimizer,) = ran.facts.loaders, ran.facts.roots, ran.facts.optimizers
     assert (loader.workers, loader.prefetch, loader.batch_size) == (1, 3, 6)
     assert (root.classes, optimizer.fused, ran.facts.argv[-1]) == (202, True, "7")
@@ -161,9 +157,7 @@ def test_the_screen_says_why_there_are_none(runner: Runner) -> None:
 
 
 def test_a_loop_over_experts_is_told_where_it_looks_for_rows(runner: Runner) -> None:
-    ran = runner.forked("experts.py")
-    check_same(ran, runner.bare("experts.py"))
-    check_clean(ran)
+    ran = runner.untouched("experts.py")
     (root,) = ran.facts.roots
     assert root.expert_loop is not None
     file, line, function = root.expert_loop
@@ -216,9 +210,7 @@ def test_a_loop_that_ends_did_not_hang(runner: Runner) -> None:
 
 
 def test_models_that_run_without_gradients_besides_the_training(runner: Runner) -> None:
-    ran = runner.forked("besides.py")
-    check_clean(ran)
-    check_same(ran, runner.bare("besides.py"))
+    ran = runner.untouched("besides.py")
     each, rare = sorted(ran.facts.besides, key=lambda one: -one.steps)
     assert (each.name, each.trained, each.calls, each.inference_mode) == ("Net", False, 2 * each.steps, True)
     assert each.steps == each.of > 20 and each.took_ms > 0 and each.place is not None and each.place[1] == 19

@@ -14,7 +14,7 @@ from hotlap.agent.facts.hooks import most_alike
 from hotlap.agent.facts.inputs import padded_steps, padding
 from hotlap.agent.facts.optimizer import describe_optimizer, idle_rows, look_at_optimizer
 
-from .harness import Runner, check_clean, check_same
+from .harness import Runner, check_clean
 
 WHATS = ["plain", "anomaly", "around", "first", "hooks", "iterators", "checkpoint", "sparse", "all-rows", "profiler"]
 WHATS += ["table"]
@@ -22,9 +22,7 @@ WHATS += ["table"]
 
 @pytest.mark.parametrize("what", WHATS)
 def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner) -> None:
-    ran, bare = runner.forked("habits.py", what), runner.bare("habits.py", what)
-    check_clean(ran)
-    check_same(ran, bare)
+    ran = runner.untouched("habits.py", what)
     facts = ran.facts
     (loader,), (root,), (optimizer,) = facts.loaders, facts.roots, facts.optimizers
     anomaly = ("detect_anomaly",)
@@ -41,9 +39,7 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
 
 
 def test_a_model_that_is_gone_at_the_end_was_looked_at_not_long_before(runner: Runner) -> None:
-    ran = runner.forked("gone.py")
-    check_clean(ran)
-    check_same(ran, runner.bare("gone.py"))
+    ran = runner.untouched("gone.py")
     (root,) = ran.facts.roots
     assert root.hooks == (0, 7)
     assert root.piled

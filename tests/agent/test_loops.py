@@ -99,11 +99,8 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.argv)
 def test_loop(case: Case, runner: Runner) -> None:
     argv = case.argv.split()
-    bare, ran = runner.bare(*argv), runner.forked(*argv)
-    assert bare.code == case.code
-    check_same(ran, bare)
-    check_clean(ran)
-    check_lines(ran.folder)
+    ran = runner.untouched(*argv)
+    assert ran.code == case.code
     assert len(ran.ranks) == 1
     steps = ran.steps
     assert len(steps) == case.steps
@@ -130,19 +127,14 @@ def test_loop(case: Case, runner: Runner) -> None:
 
 
 def test_two_models_whose_optimizers_step_inside_the_backward_are_a_cycle(runner: Runner) -> None:
-    bare, ran = runner.bare("inside.py", "two"), runner.forked("inside.py", "two")
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("inside.py", "two")
     assert [len(step.losses or ()) for step in ran.steps] == [2] * 12
     assert recorded_losses(ran.steps) == ran.losses
 
 
 def test_failed_steps_caught_by_the_script_join_the_next(runner: Runner) -> None:
-    bare, ran = runner.bare("endings.py", "broken"), runner.forked("endings.py", "broken")
-    assert bare.output.count("caught no step today") == 2
-    check_same(ran, bare)
-    check_clean(ran)
-    check_lines(ran.folder)
+    ran = runner.untouched("endings.py", "broken")
+    assert ran.output.count("caught no step today") == 2
     assert [step.samples for step in ran.steps] == [6, 6, 6, 18, *[6] * 6]
     assert recorded_losses(ran.steps) == ran.losses
 
@@ -164,10 +156,7 @@ def test_an_exit_among_short_steps_loses_none(runner: Runner) -> None:
 def test_a_compiled_optimizer_step_keeps_its_graph(runner: Runner) -> None:
     """Its hooks are compiled away, so steps are told apart only once that many backwards came without one."""
     argv = ("compiled.py", "step", "eager")
-    bare, ran = runner.bare(*argv), runner.forked(*argv)
-    check_same(ran, bare)
-    check_clean(ran)
-    check_lines(ran.folder)
+    ran = runner.untouched(*argv)
     assert recorded_losses(ran.steps) == ran.losses
     assert len(ran.steps[0].losses or ()) == 64
     assert {step.samples for step in ran.steps[1:]} == {6}
@@ -175,17 +164,12 @@ def test_a_compiled_optimizer_step_keeps_its_graph(runner: Runner) -> None:
 
 def test_moves_inside_a_compiled_region_keep_the_graph(runner: Runner) -> None:
     """`Tensor.to` is patched only in builds of torch that have a device: pretend that this is one."""
-    argv = ("compiled.py", "grad", "eager")
-    bare, ran = runner.bare(*argv), runner.forked(*argv, before="torch.version.cuda = '12.0'")
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("compiled.py", "grad", "eager", ours="torch.version.cuda = '12.0'")
     assert recorded_losses(ran.steps) == ran.losses
 
 
 def test_a_process_that_never_trains_says_so(runner: Runner) -> None:
-    bare, ran = runner.bare("nothing.py"), runner.forked("nothing.py")
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("nothing.py")
     assert ran.steps == []
     assert ran.facts.mode == "none"
     assert (ran.facts.forwards, ran.facts.backwards, ran.facts.optimizer_steps) == (0, 0, 0)
@@ -286,9 +270,7 @@ forward.Finder.look = counted
 @pytest.mark.parametrize("kind", ["evaluation", "attack", "attacks", "micro", "aside", "passes", "ahead", "whole"])
 def test_gradients_that_no_update_follows_make_no_steps_and_no_rows(kind: str, runner: Runner) -> None:
     """Rows are of batches that were learned from, however many others came while gradients were on."""
-    bare, ran = runner.bare("graded.py", kind), runner.forked("graded.py", kind)
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("graded.py", kind)
     assert len(ran.steps) == 30
     ahead = 12 if kind == "ahead" else 0
     assert [step.samples for step in ran.steps[:1]] == [{"aside": 12, "whole": 72}.get(kind, 6) + ahead]
@@ -298,17 +280,13 @@ def test_gradients_that_no_update_follows_make_no_steps_and_no_rows(kind: str, r
 
 
 def test_a_model_that_is_trained_after_another_one_acted_is_seen(runner: Runner) -> None:
-    bare, ran = runner.bare("acts_first.py"), runner.forked("acts_first.py")
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("acts_first.py")
     assert sum(step.kind != "inference" for step in ran.steps) == 30
     assert {root.name for root in ran.facts.roots} == {"Sequential", "Value"}
 
 
 def test_a_model_in_a_wrapper_is_called_by_its_own_name(runner: Runner) -> None:
-    bare, ran = runner.bare("data_parallel.py"), runner.forked("data_parallel.py")
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("data_parallel.py")
     (root,) = ran.facts.roots
     assert (root.name, root.wrapper, root.function) == ("Net", "DataParallel", "Net.forward")
     assert root.file is not None and root.file.endswith("data_parallel.py") and root.line == 12
@@ -317,17 +295,13 @@ def test_a_model_in_a_wrapper_is_called_by_its_own_name(runner: Runner) -> None:
 
 def test_wrappers_that_are_made_anew_in_each_step_are_seen_through(runner: Runner) -> None:
     """Neural ODEs: the class was patched and put back around each call, for ever, which doubled the time of a step."""
-    bare, ran = runner.bare("wrapped_anew.py"), runner.forked("wrapped_anew.py")
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("wrapped_anew.py")
     assert "patched False" in ran.output
     assert [root.name for root in ran.facts.roots] == ["Slopes"]
     assert all(step.phases is not None and step.phases.forward for step in ran.steps[1:])
 
 
 def test_how_much_is_trained_is_told_where_it_changes(runner: Runner) -> None:
-    ran = runner.forked("thaws.py")
-    check_clean(ran)
-    check_same(ran, runner.bare("thaws.py"))
+    ran = runner.untouched("thaws.py")
     (first, frozen), (then, all_of_it) = [(one.step, one.trained) for one in ran.steps if one.trained is not None]
     assert (frozen, all_of_it) == (2, 4) and first < 30 <= then <= 46

@@ -64,24 +64,25 @@ def ops_at(found: Lines, mark: str) -> list[tuple[str, int, int, str]]:
     return [op for op in found.ops if found.files[op[1]].endswith("profiled.py") and op[2] == line_of(mark)]
 
 
-def check_sound(ran: Ran, bare: Ran) -> None:
-    check_same(ran, bare)
+def profiled(runner: Runner, *argv: str, steps: int = 3, **settings: Any) -> Ran:
+    """The script is left as it is, whatever becomes of the profile, and no part of a file stays."""
+    ran = runner.forked(*argv, profile_steps=steps, **settings)
+    check_same(ran, runner.bare(*argv))
     check_lines(ran.folder)
-    assert {path.name for path in ran.ranks[0].path.iterdir()} <= LEFT  # no part of a file stays
+    assert {path.name for path in ran.ranks[0].path.iterdir()} <= LEFT
+    return ran
 
 
 @pytest.fixture(scope="module")
 def whole(runner: Runner) -> Ran:
-    return runner.forked("profiled.py", "plain", "9", profile_steps=3)
+    return profiled(runner, "profiled.py", "plain", "9")
 
 
-def test_nothing_of_the_run_changes(whole: Ran, runner: Runner) -> None:
+def test_nothing_of_the_run_changes(whole: Ran) -> None:
     """Losses to the last bit, weights, random states, the stack of modes, what is printed."""
-    bare = runner.bare("profiled.py", "plain", "9")
-    assert len(bare.losses) == 108
-    check_sound(whole, bare)
     check_clean(whole)
-    assert [step.loss for step in whole.steps] == bare.losses
+    assert len(whole.losses) == 108
+    assert [step.loss for step in whole.steps] == whole.losses
 
 
 def test_steps_in_windows_are_marked_and_no_others(whole: Ran) -> None:
@@ -209,8 +210,7 @@ def test_the_steps_asked_for_come_first(runner: Runner) -> None:
 def test_a_run_that_ends_first(steps: int, recorded: bool, runner: Runner) -> None:
     """What was recorded is kept, with a note."""
     rounds = "6" if recorded else "1"
-    ran = runner.forked("profiled.py", "plain", rounds, profile_steps=60 if recorded else 3)
-    check_sound(ran, runner.bare("profiled.py", "plain", rounds))
+    ran = profiled(runner, "profiled.py", "plain", rounds, steps=60 if recorded else 3)
     check_clean(ran)
     found = profile_of(ran)
     assert "the run ended" in found.note
@@ -223,8 +223,7 @@ def test_a_run_that_ends_first(steps: int, recorded: bool, runner: Runner) -> No
 
 def test_a_compiled_model_is_not_looked_at(runner: Runner) -> None:
     """The mode would make its graphs anew. Places are known all the same."""
-    ran = runner.forked("profiled.py", "compiled", "6", profile_steps=3)
-    check_sound(ran, runner.bare("profiled.py", "compiled", "6"))
+    ran = profiled(runner, "profiled.py", "compiled", "6")
     check_clean(ran)
     assert (lines_of(ran).steps, lines_of(ran).ops) == (0, ())
     assert "torch.compile" in lines_of(ran).skipped
@@ -234,8 +233,7 @@ def test_a_compiled_model_is_not_looked_at(runner: Runner) -> None:
 
 
 def test_a_mode_of_the_script(runner: Runner) -> None:
-    ran = runner.forked("profiled.py", "mode", "6", profile_steps=3)
-    check_sound(ran, runner.bare("profiled.py", "mode", "6"))
+    ran = profiled(runner, "profiled.py", "mode", "6")
     check_clean(ran)
     assert "mode of its own" in lines_of(ran).skipped
     assert profile_of(ran).steps == 3
@@ -243,16 +241,14 @@ def test_a_mode_of_the_script(runner: Runner) -> None:
 
 def test_steps_that_begin_in_inference_mode(runner: Runner) -> None:
     """Its end switches dispatch modes on again that were on at its begin, and torch fails where there is none then."""
-    ran = runner.forked("profiled.py", "teacher", "6", profile_steps=3)
-    check_sound(ran, runner.bare("profiled.py", "teacher", "6"))
+    ran = profiled(runner, "profiled.py", "teacher", "6")
     check_clean(ran)
     assert (lines_of(ran).steps, profile_of(ran).steps) == (1, 3)
     assert len(lines_of(ran).ops) > 50
 
 
 def test_masks_and_autocast_of_a_step(runner: Runner) -> None:
-    ran = runner.forked("given.py", profile_steps=3)
-    check_sound(ran, runner.bare("given.py"))
+    ran = profiled(runner, "given.py")
     check_clean(ran)
     found, text = lines_of(ran), (SCRIPTS / "given.py").read_text().splitlines()
     at = {mark: number for number, line in enumerate(text, 1) if (mark := line.partition("# line: ")[2])}
@@ -262,14 +258,12 @@ def test_masks_and_autocast_of_a_step(runner: Runner) -> None:
 
 @pytest.mark.parametrize("hook", ["profile_op", "profile_label"])
 def test_an_error_in_inference_mode_leaves_the_job_alone(hook: str, runner: Runner) -> None:
-    ran = runner.forked("profiled.py", "teacher", "6", profile_steps=3, fail_in=hook)
-    check_sound(ran, runner.bare("profiled.py", "teacher", "6"))
+    profiled(runner, "profiled.py", "teacher", "6", fail_in=hook)
 
 
 def test_a_loop_in_a_thread(runner: Runner) -> None:
     """Lines are known; torch's profiler would crash the process if the thread ended before it."""
-    ran = runner.forked("profiled.py", "thread", "6", profile_steps=3)
-    check_sound(ran, runner.bare("profiled.py", "thread", "6"))
+    ran = profiled(runner, "profiled.py", "thread", "6")
     check_clean(ran)
     assert lines_of(ran).steps == 1
     assert len(lines_of(ran).ops) > 50
@@ -308,9 +302,7 @@ def test_a_profiler_of_the_script_comes_first(runner: Runner) -> None:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
     """It ends the profile; the run goes on and stays observed, and no time it disturbed is quoted."""
-    bare = runner.bare("profiled.py", "plain", "9")
-    ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, fail_in=hook)
-    check_sound(ran, bare)
+    ran = profiled(runner, "profiled.py", "plain", "9", fail_in=hook)
     assert len(ran.steps) == 108
     assert [(problem.where, problem.what) for problem in ran.problems] == [
         (hook, f"RuntimeError: injected into {hook}")
@@ -325,8 +317,7 @@ def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
 
 def test_an_error_in_the_sampling_thread(runner: Runner) -> None:
     """It ends the sampling, and neither the profile nor the run; nothing is printed."""
-    ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, fail_in=profile_module.SAMPLE)
-    check_sound(ran, runner.bare("profiled.py", "plain", "9"))
+    ran = profiled(runner, "profiled.py", "plain", "9", fail_in=profile_module.SAMPLE)
     assert [problem.where for problem in ran.problems] == [profile_module.SAMPLE] * 2  # the one for long steps too
     assert profile_of(ran).steps == 3
     assert samples_of(ran).looks == 0
@@ -382,9 +373,7 @@ torch.profiler.profile.export_chrome_trace = export
 
 @pytest.mark.parametrize(("before", "what"), [(FULL_DISK, "No space left"), (CUT_SHORT, "cut short")])
 def test_a_disk_that_is_full_for_the_trace(before: str, what: str, runner: Runner) -> None:
-    bare = runner.bare("profiled.py", "plain", "9")
-    ran = runner.forked("profiled.py", "plain", "9", profile_steps=3, before=before)
-    check_sound(ran, bare)
+    ran = profiled(runner, "profiled.py", "plain", "9", before=before)
     assert [problem.where for problem in ran.problems] == [profile_module.EXPORT]
     assert what in ran.problems[0].what
     assert (profile_of(ran).file, profile_of(ran).steps) == (None, 3)
@@ -430,17 +419,14 @@ def test_ranks_take_the_same_windows(runner: Runner) -> None:
 
 @pytest.mark.parametrize("kinds", [("coo", "csr", "mkldnn"), ("nested", "jagged"), ("meta", "quantized", "subclass")])
 def test_tensors_without_a_storage_of_their_own_are_passed_by(runner: Runner, kinds: tuple[str, ...]) -> None:
-    ran = runner.forked("kinds.py", *kinds, profile_steps=3)
+    ran = profiled(runner, "kinds.py", *kinds)
     check_clean(ran)
-    check_sound(ran, runner.bare("kinds.py", *kinds))
     assert profile_of(ran).steps == 3
     assert {row[0] for row in lines_of(ran).ops} >= {"aten::addmm"}
 
 
 def test_what_a_step_computes_and_does_not_need(runner: Runner) -> None:
-    ran = runner.forked("unneeded.py", profile_steps=2)
-    check_clean(ran)
-    check_same(ran, runner.bare("unneeded.py"))
+    ran = runner.untouched("unneeded.py", profile_steps=2)
     found, text = lines_of(ran), (SCRIPTS / "unneeded.py").read_text().splitlines()
     (rows,), (again,) = found.same_rows, found.recurrent
     assert (rows[3], text[rows[1] - 1].strip()) == (3, "x = self.head(self.drop(self.encoder(x)))[:, None]")

@@ -35,6 +35,11 @@ def sampled_run(runner: Runner, *argv: str, before: str = "", fail_in: str | Non
     return ran
 
 
+def sampled(runner: Runner, *argv: str, before: str = "") -> Ran:
+    """The same, of a script that is left as it is."""
+    return runner.untouched(*argv, before=before, ours=SOON, every_step=False)
+
+
 def unsampled(steps: list[Step]) -> list[int]:
     return [step.step for step in steps if step.phases is None]
 
@@ -125,9 +130,7 @@ OTHERS = (
 )
 def test_loop(case: Case, runner: Runner) -> None:
     argv = case.argv.split()
-    bare, ran = runner.bare(*argv), sampled_run(runner, *argv)
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = sampled(runner, *argv)
     steps = ran.steps
     assert len(steps) == case.steps
     assert {step.kind for step in steps} == {case.kind}
@@ -196,10 +199,7 @@ def test_a_step_that_takes_much_longer_than_those_before_is_written(runner: Runn
     ids=["simple", "looked at", "graded", "part", "thread", "thread looked at"],
 )
 def test_a_loop_stays_simple(events: tuple[str, ...], evaluated: list[int], runner: Runner) -> None:
-    argv = ("unsampled.py", "90", *events)
-    bare, ran = runner.bare(*argv), sampled_run(runner, *argv)
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = sampled(runner, "unsampled.py", "90", *events)
     assert len(ran.steps) == 90
     assert [step.step for step in ran.steps if step.evaluation] == evaluated
     assert ran.facts.optimizer_steps == 90
@@ -214,10 +214,7 @@ RARE = SOON + "sampling.RARELY, sampling.VERY_SHORT_MS, sampling.HANDED_OVER = 3
 
 def test_steps_that_are_handed_over_in_the_midst_of_others_are_all_there(runner: Runner) -> None:
     argv = ("unsampled.py", "150", "70:eval", "71:eval", "75:compile", "110:built")
-    ran = runner.forked(*argv, before=RARE, every_step=False)
-    check_same(ran, runner.bare(*argv))
-    check_clean(ran)
-    check_lines(ran.folder)
+    ran = runner.untouched(*argv, ours=RARE, every_step=False)
     assert len(ran.steps) == ran.facts.optimizer_steps == ran.facts.backwards == 150
     assert [step.step for step in ran.steps if step.evaluation] == [71, 72]
     assert [step.step for step in ran.steps if step.compiles] == [76]
@@ -226,9 +223,7 @@ def test_steps_that_are_handed_over_in_the_midst_of_others_are_all_there(runner:
 
 
 def test_steps_of_a_scaler_that_are_handed_over_in_the_midst_of_others(runner: Runner) -> None:
-    ran = runner.forked("scaler.py", before=RARE, every_step=False)
-    check_same(ran, runner.bare("scaler.py"))
-    check_clean(ran)
+    ran = runner.untouched("scaler.py", ours=RARE, every_step=False)
     assert [step.step for step in ran.steps if step.skipped] == [5]
     assert ran.facts.optimizer_steps == len(ran.steps) - 1
 
@@ -299,9 +294,7 @@ def test_what_turns_up_in_the_midst_of_a_step(kind: str, event: str, at: int, ru
 )
 def test_something_else_makes_the_same_steps(event: str, at: int, runner: Runner) -> None:
     argv = ("unsampled.py", "80", f"{at}:{event}")
-    full, ran = runner.forked(*argv), sampled_run(runner, *argv)
-    check_same(ran, runner.bare(*argv))
-    check_clean(ran)
+    full, ran = runner.forked(*argv), sampled(runner, *argv)
     assert unsampled(full.steps) == []
     assert len(unsampled(ran.steps[:at])) > 20
     assert len(ran.steps) == len(full.steps)
@@ -326,11 +319,7 @@ EXTRA = {"bare": ("again", "raise", "model"), "model": ("model",), "loader": ("m
 )
 def test_updates_by_hand(kind: str, event: str, at: int, runner: Runner) -> None:
     argv = ("by_hand.py", kind, "90", *([f"{at}:{event}"] if event else []))
-    bare = runner.bare(*argv, before=A_DEVICE)
-    full, ran = runner.forked(*argv, before=A_DEVICE), sampled_run(runner, *argv, before=A_DEVICE)
-    check_same(ran, bare)
-    check_same(full, bare)
-    check_clean(ran)
+    full, ran = runner.untouched(*argv, before=A_DEVICE), sampled(runner, *argv, before=A_DEVICE)
     assert unsampled(full.steps) == []
     assert len(ran.steps) == len(full.steps)
     assert event == "built" or len(full.steps) == (at + 1 if event == "break" else 90 + (event in EXTRA.get(kind, ())))
@@ -361,9 +350,7 @@ def test_backwards_alone_are_steps_however_few(steps: int, runner: Runner) -> No
 def test_optimizers_that_step_inside_the_backward(kind: str, runner: Runner) -> None:
     """Some of which do in a step, or others; one more that is made in the midst of it, or one that steps after it."""
     argv = ("inside.py", kind, "40")
-    full, ran = runner.forked(*argv), sampled_run(runner, *argv)
-    check_same(ran, runner.bare(*argv))
-    check_clean(ran)
+    full, ran = runner.forked(*argv), sampled(runner, *argv)
     assert len(ran.steps) == len(full.steps)
     assert kind == "outside" or len(ran.steps) == 40
     assert len(unsampled(ran.steps)) > 8
@@ -531,10 +518,7 @@ def test_a_lever_is_in_unsampled_steps_too(runner: Runner) -> None:
     "case", ["replica", "shared", "orphan", "nested", "reentrant", "beside", "double", "validate", "interrupted"]
 )
 def test_an_unusual_call_is_what_it_is_without_hotlap(case: str, runner: Runner) -> None:
-    argv = ("unsampled_models.py", case, "60")
-    ran = sampled_run(runner, *argv)
-    check_same(ran, runner.bare(*argv))
-    check_clean(ran)
+    ran = sampled(runner, "unsampled_models.py", case, "60")
     steps = 120 if case == "double" else 60
     assert len(ran.steps) == ran.facts.optimizer_steps == steps
     assert len(unsampled(ran.steps)) > steps / 2
@@ -545,9 +529,7 @@ def test_an_unusual_call_is_what_it_is_without_hotlap(case: str, runner: Runner)
 
 def test_updates_by_hand_after_inference(runner: Runner) -> None:
     argv = ("unsampled_models.py", "inferring", "40")
-    full, ran = runner.forked(*argv), sampled_run(runner, *argv)
-    check_same(ran, runner.bare(*argv))
-    check_clean(ran)
+    full, ran = runner.forked(*argv), sampled(runner, *argv)
     assert [step.kind for step in ran.steps] == [step.kind for step in full.steps]
     assert len(unsampled(ran.steps)) > 20
     assert ran.facts.optimizer_steps == full.facts.optimizer_steps == 0

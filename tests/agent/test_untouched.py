@@ -33,19 +33,14 @@ def test_an_error_is_shown_as_it_is_elsewhere(place: str, runner: Runner) -> Non
 
 
 def check_error(place: str, at: int, runner: Runner) -> None:
-    argv = ("raises.py", place, str(at))
-    bare, ran = runner.bare(*argv), runner.forked(*argv)
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("raises.py", place, str(at))
     assert len(ran.steps) == 0 if place == "no parameters" else len(ran.steps) in {at, at + 1, at + 5}
-    assert "Traceback" in bare.output
+    assert "Traceback" in ran.output
 
 
 def test_warnings_are_shown_as_often(runner: Runner) -> None:
-    bare, ran = runner.bare("warns.py"), runner.forked("warns.py")
-    check_same(ran, bare)
-    check_clean(ran)
-    assert ran.output.count("each once") == bare.output.count("each once") == 2  # the warning and its line
+    ran = runner.untouched("warns.py")
+    assert ran.output.count("each once") == 2  # the warning and its line
     assert len(ran.steps) == 12
 
 
@@ -87,10 +82,8 @@ def test_a_compiled_step_has_no_more_frames(runner: Runner) -> None:
 
 def test_torchscript_takes_a_compiled_model_as_it_does(runner: Runner) -> None:
     """It scripts what is compiled, and does not trace it."""
-    bare, ran = runner.bare("scripted.py", "compiled"), runner.forked("scripted.py", "compiled")
-    check_same(ran, bare)
-    check_clean(ran)
-    assert "torch.jit.trace a dynamo-optimized function" in bare.output
+    ran = runner.untouched("scripted.py", "compiled")
+    assert "torch.jit.trace a dynamo-optimized function" in ran.output
 
 
 @pytest.mark.parametrize(
@@ -114,12 +107,10 @@ AFTERWARDS = {
 @pytest.mark.parametrize("levers", AFTERWARDS.values(), ids=AFTERWARDS)
 def test_what_is_done_with_a_trained_model_works_as_it_did(levers: tuple[LeverUse, ...], runner: Runner) -> None:
     """A trial ends long before."""
-    bare, ran = runner.bare("afterwards.py"), runner.forked("afterwards.py", before=NO_KERNELS, levers=levers)
-    check_same(ran, bare)
-    check_clean(ran)
+    ran = runner.untouched("afterwards.py", ours=NO_KERNELS, levers=levers)
     there = (ran.ranks[0].path / "levers.jsonl").read_text() if levers else ""
     assert all(lever.name in there for lever in levers)
-    assert "another one is trained" in bare.output
+    assert "another one is trained" in ran.output
 
 
 def code_of(ran: Ran) -> list[str]:

@@ -1,12 +1,11 @@
 """Scripts with one known cause through `hotlap run --profile`: the verdict names its bound and where it is."""
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
+import planted
 import pytest
 
 from agent.harness import Runner
@@ -14,18 +13,6 @@ from hotlap.cli.run import PROFILE_STEPS
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.files import write_record
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def _runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("planted", BENCHMARKS / "planted.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["planted"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-planted = _runner()
 STEPS = 6
 SCRIPTS = sorted(path.stem for path in planted.SCRIPTS.glob("*.py"))
 

@@ -1,13 +1,9 @@
 """The scripts of `benchmarks/unseen.toml`, and how what is said of them is judged."""
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import unseen
 
 CASE = {"bound": ["input"], "lines": [7], "functions": ["load"], "advice": ["num_workers"]}

@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import zoo
+import zoo_sides
+import zoo_table
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CHEAP = "tiny_gpt,moe,dlrm,vit,lstm,gan,decode"
@@ -21,32 +24,10 @@ def test_hand_tuned_scripts_compute_what_the_naive_ones_do() -> None:
     assert done.stdout.count("same: ") == len(CHEAP.split(","))
 
 
-def test_every_naive_script_has_a_twin(zoo: ModuleType) -> None:
+def test_every_naive_script_has_a_twin() -> None:
     for name in zoo.SCRIPTS:
         assert (BENCHMARKS / "zoo" / f"{name}.py").is_file()
         assert (BENCHMARKS / "zoo" / f"{name}_hand.py").is_file()
-
-
-@pytest.fixture
-def zoo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import zoo
-
-    return zoo
-
-
-@pytest.fixture
-def table(zoo: ModuleType) -> ModuleType:
-    import zoo_table
-
-    return zoo_table
-
-
-@pytest.fixture
-def sides(zoo: ModuleType) -> ModuleType:
-    import zoo_sides
-
-    return zoo_sides
 
 
 def row(script: str = "a.py", kept: bool = True, **ms: list[float]) -> dict[str, object]:
@@ -60,82 +41,82 @@ def row(script: str = "a.py", kept: bool = True, **ms: list[float]) -> dict[str,
     return {"script": script, **where, "tune": tune, "runs": runs}
 
 
-def with_ratios(table: ModuleType, given: dict[str, object]) -> dict[str, object]:
-    return {**given, "ratios": table.ratios(given)}
+def with_ratios(given: dict[str, object]) -> dict[str, object]:
+    return {**given, "ratios": zoo_table.ratios(given)}
 
 
-def test_printed_lines_are_read(table: ModuleType) -> None:
+def test_printed_lines_are_read() -> None:
     text = "1M parameters\nstep 10 loss 2.5 mean 2.75 12.5 ms/step\nstep 20 loss nan mean 1.0 7.25 ms/step\n"
-    lines = table.printed(text)
+    lines = zoo_table.printed(text)
     assert lines[10] == ({"loss": 2.5, "mean": 2.75}, 12.5)
     assert lines[20][0]["loss"] != lines[20][0]["loss"] and lines[20][1] == 7.25
-    assert table.printed("step 5 loss_d 1.5 loss_g 0.25 judged 0.5 3.00 ms/step")[5][0]["loss_g"] == 0.25
+    assert zoo_table.printed("step 5 loss_d 1.5 loss_g 0.25 judged 0.5 3.00 ms/step")[5][0]["loss_g"] == 0.25
 
 
-def test_warm_up_does_not_count(table: ModuleType) -> None:
+def test_warm_up_does_not_count() -> None:
     lines = {step: ({}, ms) for step, ms in enumerate([60000.0, 300.0, 10.0, 11.0, 12.0, 13.0])}
-    assert table.step_ms(lines) == 11.5
+    assert zoo_table.step_ms(lines) == 11.5
     with pytest.raises(ValueError, match="only 2 lines"):
-        table.step_ms({0: ({}, 1.0), 1: ({}, 1.0)})
+        zoo_table.step_ms({0: ({}, 1.0), 1: ({}, 1.0)})
 
 
-def test_losses_that_part_and_nan_are_seen(table: ModuleType) -> None:
+def test_losses_that_part_and_nan_are_seen() -> None:
     one = {step: ({"loss_d": 2.0, "loss_g": 1.0}, 1.0) for step in (10, 20)}
-    assert table.loss_gap(one, one) == 0
+    assert zoo_table.loss_gap(one, one) == 0
     other = {10: ({"loss_d": 2.0, "loss_g": 1.5}, 1.0), 20: ({"loss_d": 2.0, "loss_g": 1.5}, 1.0)}
-    assert table.loss_gap(one, other) == pytest.approx(0.5)
+    assert zoo_table.loss_gap(one, other) == pytest.approx(0.5)
     broken = {10: ({"loss_d": float("nan"), "loss_g": 1.0}, 1.0)}
-    assert table.loss_gap(one, broken) != table.loss_gap(one, broken)
-    assert table.loss_gap(one, {30: ({"loss_d": 1.0}, 1.0)}) is None
+    assert zoo_table.loss_gap(one, broken) != zoo_table.loss_gap(one, broken)
+    assert zoo_table.loss_gap(one, {30: ({"loss_d": 1.0}, 1.0)}) is None
 
 
-def test_ratios_pair_runs_of_the_same_round(table: ModuleType) -> None:
+def test_ratios_pair_runs_of_the_same_round() -> None:
     given = row(naive=[100.0, 200.0], hand=[50.0, 100.0], hotlap=[40.0, 80.0], compile=[80.0])
-    found = table.ratios(given)
+    found = zoo_table.ratios(given)
     assert found["hotlap_over_naive"]["ratio"] == pytest.approx(2.5)
     assert found["hotlap_over_hand"]["ratio"] == pytest.approx(1.25)
     assert found["hotlap_over_hand"]["low"] == pytest.approx(1.25)
     assert found["compile_over_naive"] == {"ratio": 1.25, "low": None, "high": None, "pairs": 1}
 
 
-def test_a_tune_that_kept_nothing_leaves_the_naive_script(table: ModuleType) -> None:
-    found = table.ratios(row(kept=False, naive=[100.0, 100.0], hand=[50.0, 50.0]))
+def test_a_tune_that_kept_nothing_leaves_the_naive_script() -> None:
+    found = zoo_table.ratios(row(kept=False, naive=[100.0, 100.0], hand=[50.0, 50.0]))
     assert found["hotlap_over_naive"]["ratio"] == 1
     assert found["hotlap_over_hand"]["ratio"] == pytest.approx(0.5)
 
 
-def test_a_recipe_that_could_not_be_run_is_no_ratio(table: ModuleType) -> None:
+def test_a_recipe_that_could_not_be_run_is_no_ratio() -> None:
     given = row(naive=[100.0], hand=[50.0])
     given["runs"]["hotlap"] = [{"round": 0, "error": "exit code 1"}]  # type: ignore[index]
-    found = table.ratios(given)
+    found = zoo_table.ratios(given)
     assert found["hotlap_over_naive"] is None and found["hotlap_over_hand"] is None
-    assert "Could not be measured: a.py (hotlap)." in table.summary([with_ratios(table, given)])
+    assert "Could not be measured: a.py (hotlap)." in zoo_table.summary([with_ratios(given)])
 
 
-def test_nothing_to_win_is_said_only_where_the_hand_wins_nothing_either(table: ModuleType) -> None:
-    even = with_ratios(table, row("even.py", kept=False, naive=[100.0, 101.0, 100.0], hand=[100.0, 100.0, 101.0]))
-    missed = with_ratios(table, row("missed.py", kept=False, naive=[100.0, 101.0], hand=[50.0, 50.5]))
-    unclear = with_ratios(table, row("unclear.py", kept=False, naive=[100.0, 100.0], hand=[50.0, 150.0]))
-    lines = table.markdown({"scripts": [even, missed, unclear]}).splitlines()
+def test_nothing_to_win_is_said_only_where_the_hand_wins_nothing_either() -> None:
+    even = with_ratios(row("even.py", kept=False, naive=[100.0, 101.0, 100.0], hand=[100.0, 100.0, 101.0]))
+    missed = with_ratios(row("missed.py", kept=False, naive=[100.0, 101.0], hand=[50.0, 50.5]))
+    unclear = with_ratios(row("unclear.py", kept=False, naive=[100.0, 100.0], hand=[50.0, 150.0]))
+    lines = zoo_table.markdown({"scripts": [even, missed, unclear]}).splitlines()
     said = {line.split(" | ")[0].strip("| "): line for line in lines if "nothing kept" in line}
     assert "nothing to win here" in said["even.py"]
     assert "no gain shown" in said["missed.py"] and "no gain shown" in said["unclear.py"]
 
 
-def test_summary(table: ModuleType) -> None:
+def test_summary() -> None:
     rows = [
-        with_ratios(table, row("a.py", naive=[90.0] * 2, hand=[30.0] * 2, hotlap=[10.0] * 2, compile=[20.0] * 2)),
-        with_ratios(table, row("b.py", naive=[100.0] * 2, hand=[50.0] * 2, hotlap=[100.0] * 2, compile=[50.0] * 2)),
+        with_ratios(row("a.py", naive=[90.0] * 2, hand=[30.0] * 2, hotlap=[10.0] * 2, compile=[20.0] * 2)),
+        with_ratios(row("b.py", naive=[100.0] * 2, hand=[50.0] * 2, hotlap=[100.0] * 2, compile=[50.0] * 2)),
     ]
-    text = "\n".join(table.summary(rows))
+    text = "\n".join(zoo_table.summary(rows))
     assert "over naive: 3.00× (2 scripts)" in text
     assert "Of hand: 1.22× on the geometric mean" in text and "the worst is b.py, 0.50×" in text
     assert "on 1 of 2 scripts; behind on b.py." in text
-    even = with_ratios(table, row("c.py", naive=[9.0] * 2, hotlap=[1.0, 1.1], compile=[1.1, 1.0]))
-    assert table.summary([*rows, even])[-1].endswith("on 1 of 3 scripts; not told apart on c.py; behind on b.py.")
+    even = with_ratios(row("c.py", naive=[9.0] * 2, hotlap=[1.0, 1.1], compile=[1.1, 1.0]))
+    assert zoo_table.summary([*rows, even])[-1].endswith("on 1 of 3 scripts; not told apart on c.py; behind on b.py.")
 
 
-def test_merge_replaces_scripts_and_keeps_the_rest(zoo: ModuleType, tmp_path: Path) -> None:
+def test_merge_replaces_scripts_and_keeps_the_rest(tmp_path: Path) -> None:
     into, part = tmp_path / "all.json", tmp_path / "part.json"
     zoo.write(into, {"tunes": [1], "scripts": [{"script": "gan.py", "n": 1}, {"script": "gpt.py", "n": 1}]})
     zoo.write(part, {"scripts": [{"script": "gpt.py", "n": 2}, {"script": "vit.py", "n": 2}]})
@@ -144,7 +125,7 @@ def test_merge_replaces_scripts_and_keeps_the_rest(zoo: ModuleType, tmp_path: Pa
     assert [(r["script"], r["n"]) for r in merged["scripts"]] == [("gpt.py", 2), ("vit.py", 2), ("gan.py", 1)]
 
 
-def test_a_run_past_its_time_is_ended(zoo: ModuleType) -> None:
+def test_a_run_past_its_time_is_ended() -> None:
     code, out, err = zoo.run([sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)"], 2, {})
     assert code != 0 and out == "on\n" and "ended after 2 s" in err
 
@@ -181,7 +162,7 @@ def test_sides_of_a_script_are_measured_and_a_broken_recipe_is_told(tmp_path: Pa
     assert told[3].startswith(f"| {broken} | – | – | – | – | exit code ")
 
 
-def test_a_side_that_is_no_file_is_refused(zoo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_side_that_is_no_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         zoo.parse(["sides", "tiny_gpt", "naive", "nowhere.toml"])
     assert "'nowhere.toml' is neither `naive` nor `hand` nor the file of a recipe" in capsys.readouterr().err
@@ -196,14 +177,7 @@ def test_a_side_that_is_no_file_is_refused(zoo: ModuleType, capsys: pytest.Captu
         (10.0, "", "naive hand a.toml"),
     ],
 )
-def test_rounds_of_sides(
-    zoo: ModuleType,
-    sides: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    deadline: float,
-    failing: str,
-    order: str,
-) -> None:
+def test_rounds_of_sides(monkeypatch: pytest.MonkeyPatch, deadline: float, failing: str, order: str) -> None:
     """Every second round goes backwards; a side that failed is not run again; no round starts that can't end."""
     ran = []
 
@@ -213,12 +187,12 @@ def test_rounds_of_sides(
             return {"wall_s": 4.0, "error": "exit code 1"}, {}
         return {"wall_s": 4.0, "step_ms": 1.0, "lines_ms": [1.0]}, {2: ({"loss": 2.0 + (command == "hand")}, 1.0)}
 
-    monkeypatch.setattr(sides, "measured", measured)
-    monkeypatch.setattr(sides, "command", lambda name, _: name)
-    monkeypatch.setattr(sides, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(zoo_sides, "measured", measured)
+    monkeypatch.setattr(zoo_sides, "command", lambda name, _: name)
+    monkeypatch.setattr(zoo_sides, "time", SimpleNamespace(monotonic=lambda: 0.0))
     args = zoo.parse(["sides", "tiny_gpt", "naive", "hand", "--runs", "3"])
     found: dict[str, Any] = {"sides": [{"name": name, "runs": []} for name in ("naive", "hand", "a.toml")]}
-    told = list(sides.rounds(found, args, Path("keep"), deadline))
+    told = list(zoo_sides.rounds(found, args, Path("keep"), deadline))
     assert " ".join(ran) == order and len(told) == len(ran)
     assert found.get("rounds_why") == (None if deadline > 10 else "the deadline allowed 1 of 3 rounds")
     first = None if failing == "0-0" else 0.5
@@ -227,7 +201,7 @@ def test_rounds_of_sides(
     assert [f"{run['round']} {run['error']}" for run in errors] == ([f"{failing[0]} exit code 1"] if failing else [])
 
 
-def test_table_of_sides(table: ModuleType) -> None:
+def test_table_of_sides() -> None:
     left_out = {"levers": [{"lever": "tf32"}, {"lever": "compile", "left_out": "no | compiler"}]}
     runs: dict[str, Any] = {
         "a.toml": [{"step_ms": 4.0, "loss_gap": 0.0}, {"step_ms": 8.0, "loss_gap": 1e-5}],
@@ -239,7 +213,7 @@ def test_table_of_sides(table: ModuleType) -> None:
         for name in ("a.toml", "naive", "hand", "a.toml")
     ]
     where = {"device": "H100", "cores": 16, "torch": "2.11", "date": "2026-11-21", "cache": "as found"}
-    text = table.sides_markdown({"script": "gan.py", "steps": 60, **where, "rounds_why": "ended", "sides": found})
+    text = zoo_table.sides_markdown({"script": "gan.py", "steps": 60, **where, "rounds_why": "ended", "sides": found})
     lines = text.splitlines()
     assert lines[0] == "gan.py, 60 steps; H100, 16 cores, torch 2.11, 2026-11-21; compile cache as found"
     assert lines[1:3] == ["ended", ""]
@@ -249,5 +223,5 @@ def test_table_of_sides(table: ModuleType) -> None:
     assert "xxx … xxx" in lines[6] and len(lines[6]) < 250
     assert lines[7] == "| hand | 1.5 | 1, 2 | 4.00× (4.00–4.00) | 2.0e-02 |  |"
     assert lines[8] == "| a.toml | 6 | 4, 8 | 1.00× (1.00–1.00) | 1.0e-05 |  |"
-    both = table.markdown({"sides": [{"script": "gan.py", "steps": 60, **where, "sides": found}]})
+    both = zoo_table.markdown({"sides": [{"script": "gan.py", "steps": 60, **where, "sides": found}]})
     assert both.count("| hand |") == 1 and "hand over naive" not in both

@@ -3,12 +3,15 @@
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+TOOLS = ("sh", "sleep", "cat", "cp", "kill", "setsid", "test", "wc")
+"""Of the system, which commands of tests call."""
 SERVER = Path(__file__).with_name("forking_server.py")
 
 
@@ -34,3 +37,23 @@ def hotlap_forked(
         code = int(server.stdout.readline())
         texts = (Path(path).read_text(errors="replace") for path in said.values())
         return subprocess.CompletedProcess(["hotlap", *words], code, *texts)
+
+
+def with_programs(cwd: Path, **programs: str) -> dict[str, str]:
+    """Variables whose PATH has these programs and a few tools, in a folder of `cwd`."""
+    folder = cwd / "bin"
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    for tool in TOOLS:
+        if (found := shutil.which(tool)) and not (folder / tool).exists():
+            (folder / tool).symlink_to(found)
+    return {**os.environ, "PATH": str(folder), "COLUMNS": "120", "TERM": "dumb"}
+
+
+def hotlap_beside(*words: str, cwd: Path, **programs: str) -> tuple[int, str, str]:
+    """How hotlap ends where only these programs can be found: its code, and what it printed."""
+    done = hotlap_forked(words, cwd, with_programs(cwd, **programs))
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr

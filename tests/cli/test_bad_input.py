@@ -15,11 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from forking import hotlap_forked
 
 from hotlap.cli.tune import _resumed
 from hotlap.records.errors import EXIT_CODES
+from hotlap.records.run import Phases, RootFacts, Step
+from made_runs import FACTS, folder_of
 
 SCRIPTS = Path(__file__).parents[1] / "agent" / "scripts"
 ENVIRONMENT = {
@@ -250,20 +253,13 @@ def test_a_command_that_tune_could_not_keep_as_text(here: Path) -> None:
 # show
 
 
-STEP = {"step": 0, "time": 1.0, "wall_ms": 10.0, "phases": {"forward": 4.0, "backward": 6.0}}
-FACTS = {"pid": 1, "rank": 0, "world": 1, "argv": ["t.py"], "python": "3", "torch": "2"}
+STEP = Step(step=0, time=1.0, wall_ms=10.0, phases=Phases(forward=4.0, backward=6.0))
 
 
 def run_folder(folder: Path, steps: int = 20, **facts: Any) -> Path:
     """A finished run, made by hand."""
-    machine = {"hotlap": "0", "python": "3", "os": "Linux", "cpu": "x", "cores": 2, "memory_gib": 1.0}
-    run = {"command": ["python", "t.py"], "cwd": "/w", "environment": machine, "status": "finished", "exit_code": 0}
-    rank = folder / "rank-0"
-    rank.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(run))
-    (rank / "facts.json").write_text(json.dumps({**FACTS, **facts}))
-    (rank / "steps.jsonl").write_text("".join(json.dumps({**STEP, "step": at}) + "\n" for at in range(steps)))
-    return folder
+    numbered = [msgspec.structs.replace(STEP, step=at) for at in range(steps)]
+    return folder_of(folder, (numbered, msgspec.structs.replace(FACTS, **facts)))
 
 
 def test_show_of_what_is_no_run(here: Path) -> None:
@@ -271,7 +267,7 @@ def test_show_of_what_is_no_run(here: Path) -> None:
         run_folder(here / name, steps=2 if name == "few" else 20)
     (here / "part" / "run.json").write_text('{"command": ["python"')
     (here / "types" / "run.json").write_text(
-        (here / "types" / "run.json").read_text().replace('"cores": 2', '"cores": []')
+        (here / "types" / "run.json").read_text().replace('"cores": 8', '"cores": []')
     )
     (here / "deep" / "run.json").write_text("[" * 200_000)
     (here / "facts" / "rank-0" / "facts.json").write_text('{"pid": "one"}')
@@ -303,7 +299,10 @@ def test_show_of_what_is_no_run(here: Path) -> None:
 def test_show_of_a_damaged_run_shows_what_is_whole(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "r")
     lines = (run / "rank-0" / "steps.jsonl").read_bytes()
-    hostile = b"".join(json.dumps({**STEP, **junk}).encode() + b"\n" for junk in ({"wall_ms": 0}, {"wall_ms": 1e308}))
+    hostile = b"".join(
+        json.dumps({**msgspec.to_builtins(STEP), **junk}).encode() + b"\n"
+        for junk in ({"wall_ms": 0}, {"wall_ms": 1e308})
+    )
     (run / "rank-0" / "steps.jsonl").write_bytes(hostile + lines + b"\xff\n[[[[\n" + lines[:50])
     (run / "rank-²").mkdir()
     ran = show("--json", "r", cwd=tmp_path)
@@ -314,8 +313,8 @@ def test_show_of_a_damaged_run_shows_what_is_whole(tmp_path: Path) -> None:
 
 def test_text_from_outside_steers_no_terminal(tmp_path: Path) -> None:
     bad = "\x1b[31mred\x1b]0;owned\x07\x9b2J\u202e[bold]"
-    root = {"name": bad, "parameters": 9, "modules": 1, "dtypes": [bad], "file": bad, "line": 3}
-    run = run_folder(tmp_path / "r", roots=[root], device_name=bad)
+    root = RootFacts(name=bad, parameters=9, modules=1, dtypes=(bad,), file=bad, line=3)
+    run = run_folder(tmp_path / "r", roots=(root,), device_name=bad)
     document = json.loads((run / "run.json").read_text())
     document.update(command=["python", bad], levers=[{"name": bad, "settings": {}}], recipe=bad, cwd=bad)
     (run / "run.json").write_text(json.dumps(document))

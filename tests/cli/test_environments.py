@@ -3,17 +3,16 @@
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from hotlap.cli import app as cli
 from hotlap.export.to_container import _quoted, requirements
 from hotlap.records.files import write_record
-from hotlap.records.run import CompiledFunction, Environment, Facts, Gpu, Lever, Phases, Run, Step, Versions
+from hotlap.records.run import CompiledFunction, Environment, Gpu, Lever, Phases, Run, Step, Versions
+from made_runs import FACTS, folder_of
 
 MACHINE = Environment(
     hotlap="0.1.0", python="3.12.1 (/venv/bin/python)", os="Linux-6.1", cpu="AMD EPYC", cores=16, memory_gib=127.6,
@@ -33,14 +32,10 @@ HOSTILE = 'x"\n\\ $(id) `id`\x1b[31m'
 
 def recorded(folder: Path, run: Run = RUN, step_ms: float = 10.0, **facts: Any) -> Path:
     """A finished run."""
-    rank = folder / "rank-0"
-    rank.mkdir(parents=True)
-    write_record(folder / "run.json", run)
-    told = {"pid": 1, "rank": 0, "world": 1, "argv": ("t.py",), "python": "3.12.1", "torch": "2.11", **facts}
-    write_record(rank / "facts.json", Facts(**told))
     phases = Phases(forward=step_ms / 2, backward=step_ms / 2)
     steps = [Step(step=at, time=float(at), wall_ms=step_ms, phases=phases, samples=4, tokens=32) for at in range(30)]
-    (rank / "steps.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in steps))
+    folder_of(folder, (steps, msgspec.structs.replace(FACTS, **facts)))
+    write_record(folder / "run.json", run)
     return folder
 
 
@@ -50,20 +45,6 @@ def other(**changes: Any) -> Run:
 
 def machine(**changes: Any) -> Environment:
     return msgspec.structs.replace(MACHINE, **changes)
-
-
-@pytest.fixture
-def hotlap(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command line; its exit code, and what it printed."""
-    monkeypatch.setenv("COLUMNS", "140")
-
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hotlap", *map(str, words)])
-        code = cli._main()
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 # diff

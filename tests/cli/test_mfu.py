@@ -2,16 +2,14 @@
 
 import gzip
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from hotlap.cli import app as cli
-from hotlap.records.files import write_record
-from hotlap.records.run import Environment, Facts, Phases, Run, Step
+from hotlap.records.run import Phases, Step
+from made_runs import FACTS, folder_of
 
 FLOPS = 2 * 4096**3
 """Of a step: one product. An H100 needs 139 µs for it, so that a step of 1 ms has an MFU of 13.9%."""
@@ -54,66 +52,46 @@ def trace(path: Path, gpu: str) -> None:
 
 def recorded(folder: Path, gpu: str, ranks: int = 1) -> Path:
     """A finished run whose unprofiled steps take 1 ms."""
-    machine = Environment(hotlap="0", python="3", os="Linux", cpu="x", cores=2, memory_gib=1.0)
-    folder.mkdir()
-    write_record(folder / "run.json", Run(command=("python", "t.py"), cwd="/w", environment=machine, status="finished"))
     steps = [Step(step=at, time=float(at), wall_ms=1.0, phases=Phases(forward=1.0), tokens=9) for at in range(40)]
+    facts = [msgspec.structs.replace(FACTS, rank=number, world=ranks) for number in range(ranks)]
+    folder_of(folder, *((steps, one) for one in facts))
     for number in range(ranks):
-        rank = folder / f"rank-{number}"
-        rank.mkdir()
-        facts = Facts(pid=1, rank=number, world=ranks, argv=("t.py",), python="3", torch="2")
-        write_record(rank / "facts.json", facts)
-        (rank / "steps.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in steps))
-        trace(rank / "trace.json.gz", gpu)
+        trace(folder / f"rank-{number}" / "trace.json.gz", gpu)
     return folder
 
 
-@pytest.fixture
-def hotlap(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """What the command line prints."""
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "cache"))
-
-    def call(*words: str | Path) -> str:
-        monkeypatch.setattr(sys, "argv", ["hotlap", *map(str, words)])
-        assert cli._main() == 0
-        return capsys.readouterr().out
-
-    return call
-
-
-def test_of_a_run_and_of_its_trace(tmp_path: Path, hotlap: Any) -> None:
+def test_of_a_run_and_of_its_trace(tmp_path: Path, printed: Any) -> None:
     run = recorded(tmp_path / "r", "NVIDIA H100 80GB HBM3")
     line = "MFU 13.9% · 137 GFLOP a step in 1.00 ms · peak 989 TFLOP/s bf16 (data sheet of H100 SXM)"
-    assert line in hotlap("show", run) and line in hotlap("trace", run)
-    alone = hotlap("trace", run / "rank-0" / "trace.json.gz")
+    assert line in printed("show", run) and line in printed("trace", run)
+    alone = printed("trace", run / "rank-0" / "trace.json.gz")
     assert "MFU 6.9% · 137 GFLOP a step in 2.00 ms under the profiler" in alone
-    found = json.loads(hotlap("show", run, "--json"))["diagnosis"]
+    found = json.loads(printed("show", run, "--json"))["diagnosis"]
     assert found["utilisation"]["flops"] == FLOPS and found["tokens_s"] == pytest.approx(9000.0)
 
 
-def test_of_several_ranks_it_is_the_mean(tmp_path: Path, hotlap: Any) -> None:
-    assert "MFU 13.9%, mean of 2 ranks · " in hotlap("show", recorded(tmp_path / "r", "NVIDIA H200", 2))
+def test_of_several_ranks_it_is_the_mean(tmp_path: Path, printed: Any) -> None:
+    assert "MFU 13.9%, mean of 2 ranks · " in printed("show", recorded(tmp_path / "r", "NVIDIA H200", 2))
 
 
-def test_calibrated_peaks_are_named(tmp_path: Path, hotlap: Any) -> None:
+def test_calibrated_peaks_are_named(tmp_path: Path, printed: Any) -> None:
     kept = tmp_path / "cache" / "peaks" / "NVIDIA-H100-80GB-HBM3.json"
     kept.parent.mkdir(parents=True)
     kept.write_text('{"name": "NVIDIA H100 80GB HBM3", "fp32": 50, "memory_gbs": 3000, "bf16": 800, "source": "today"}')
-    shown = hotlap("show", recorded(tmp_path / "r", "NVIDIA H100 80GB HBM3"))
+    shown = printed("show", recorded(tmp_path / "r", "NVIDIA H100 80GB HBM3"))
     assert "MFU 17.2%" in shown and "800 TFLOP/s bf16 (hotlap calibrate, today)" in shown
 
 
 @pytest.mark.parametrize(
     ("gpu", "why"), [("", "no GPU worked in these steps"), ("NVIDIA X1", "no peak of NVIDIA X1 is known; `hotlap")]
 )
-def test_where_it_is_unknown_that_is_said(gpu: str, why: str, tmp_path: Path, hotlap: Any) -> None:
+def test_where_it_is_unknown_that_is_said(gpu: str, why: str, tmp_path: Path, printed: Any) -> None:
     run = recorded(tmp_path / "r", gpu)
-    assert f"MFU unknown: {why}" in hotlap("trace", run)
-    assert (f"MFU unknown: {why}" in hotlap("show", run)) is bool(gpu), "of a run without a GPU none is spoken of"
+    assert f"MFU unknown: {why}" in printed("trace", run)
+    assert (f"MFU unknown: {why}" in printed("show", run)) is bool(gpu), "of a run without a GPU none is spoken of"
 
 
-def test_a_run_that_was_not_profiled_says_nothing_of_it(tmp_path: Path, hotlap: Any) -> None:
+def test_a_run_that_was_not_profiled_says_nothing_of_it(tmp_path: Path, printed: Any) -> None:
     run = recorded(tmp_path / "r", "NVIDIA H200")
     (run / "rank-0" / "trace.json.gz").unlink()
-    assert "MFU" not in hotlap("show", run)
+    assert "MFU" not in printed("show", run)

@@ -3,7 +3,6 @@
 import os
 import pty
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forking import hotlap_forked
+from forking import hotlap_beside, with_programs
 from test_other_profilers import write_export
 
 from hotlap.launch.nsight import LAUNCHES
@@ -53,30 +52,10 @@ SILENT = f"#!/bin/sh\n{START}\"$@\"\necho 'The target application terminated. No
 BEGUN_S = 0.5
 """For hotlap to pass signals on: the command speaks a moment earlier."""
 ALONE = SILENT.replace('"$@"', 'setsid -w "$@"')
-TOOLS = ("sh", "sleep", "cat", "cp", "kill", "setsid")
-
-
-def bin_with(cwd: Path, **fakes: str) -> dict[str, str]:
-    """A PATH of these and a few tools."""
-    folder = cwd / "bin"
-    folder.mkdir(exist_ok=True)
-    for name, text in fakes.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    for tool in TOOLS:
-        if (found := shutil.which(tool)) and not (folder / tool).exists():
-            (folder / tool).symlink_to(found)
-    return {**os.environ, "PATH": str(folder), "COLUMNS": "120", "TERM": "dumb"}
-
-
-def hotlap(cwd: Path, *words: str, **fakes: str) -> tuple[int, str, str]:
-    done = hotlap_forked(words, cwd, bin_with(cwd, **fakes))
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr
 
 
 def run(cwd: Path, tool: str, script: str, **fakes: str) -> tuple[int, str, str]:
-    return hotlap(cwd, "run", "--with", tool, "--out", "run", "sh", "-c", script, **fakes)
+    return hotlap_beside("run", "--with", tool, "--out", "run", "sh", "-c", script, cwd=cwd, **fakes)
 
 
 def test_nsys_records_and_output_and_exit_code_stay_the_commands(tmp_path: Path) -> None:
@@ -87,7 +66,7 @@ def test_nsys_records_and_output_and_exit_code_stay_the_commands(tmp_path: Path)
     told = (tmp_path / "run" / "nsys.txt").read_text()
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop --kill=none" in told
     assert "mine" not in told
-    assert "2 steps by annotation" in hotlap(tmp_path, "trace", "run")[1]
+    assert "2 steps by annotation" in hotlap_beside("trace", "run", cwd=tmp_path)[1]
 
 
 def test_ncu_measures_kernels(tmp_path: Path) -> None:
@@ -99,7 +78,7 @@ def test_ncu_measures_kernels(tmp_path: Path) -> None:
     table = (tmp_path / "run" / "ncu.csv").read_text()
     assert "--profile-from-start off" in table and "--launch-count" in table and "mine" not in table
     for command in ("show", "trace"):
-        assert "gemm[red]" in hotlap(tmp_path, command, "run")[1], command
+        assert "gemm[red]" in hotlap_beside(command, "run", cwd=tmp_path)[1], command
 
 
 def test_a_limit_of_launches_that_was_reached_is_told(tmp_path: Path) -> None:
@@ -109,8 +88,8 @@ def test_a_limit_of_launches_that_was_reached_is_told(tmp_path: Path) -> None:
     said = run(tmp_path, "ncu", "echo mine", ncu=full)[2]
     reached = f"{LAUNCHES} kernel launches measured, the most that hotlap asks ncu for: any later ones are not in here"
     assert reached in " ".join(said.split())
-    assert reached in " ".join(hotlap(tmp_path, "show", "run")[1].split())
-    told = " ".join(hotlap(tmp_path, "trace", "--ncu", "run/ncu.csv")[1].split())
+    assert reached in " ".join(hotlap_beside("show", "run", cwd=tmp_path)[1].split())
+    told = " ".join(hotlap_beside("trace", "--ncu", "run/ncu.csv", cwd=tmp_path)[1].split())
     assert f"{LAUNCHES} kernel launches measured percent of" in told
     assert f"--launch-count {LAUNCHES} " in (tmp_path / "run" / "ncu.csv").read_text()
 
@@ -159,7 +138,7 @@ def test_counters_that_may_not_be_read(tmp_path: Path) -> None:
 )
 def test_what_can_not_be(words: tuple[str, ...], code: int, why: str, tmp_path: Path) -> None:
     fakes = {"ncu": NCU} if "ncu" in words else {}
-    found = hotlap(tmp_path, "run", *words, "--out", "run", "sh", "-c", "echo never", **fakes)
+    found = hotlap_beside("run", *words, "--out", "run", "sh", "-c", "echo never", **fakes, cwd=tmp_path)
     assert found[0] == code and why in found[2] and found[1] == ""
     assert not (tmp_path / "run").exists()
 
@@ -167,7 +146,7 @@ def test_what_can_not_be(words: tuple[str, ...], code: int, why: str, tmp_path: 
 def test_a_command_that_can_not_be_started_ends_as_without(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("#!/no/such/interpreter\n")
     (tmp_path / "script").chmod(0o755)
-    code, _, said = hotlap(tmp_path, "run", "--with", "ncu", "--out", "run", "./script", ncu=NCU)
+    code, _, said = hotlap_beside("run", "--with", "ncu", "--out", "run", "./script", ncu=NCU, cwd=tmp_path)
     assert code == 126 and "script" in said and "No such file" in said
 
 
@@ -190,7 +169,7 @@ def test_at_a_terminal_the_command_has_its_keys(tool: str, fake: str, tmp_path: 
     in a session that no terminal belongs to, and there all that the command started gets Ctrl-C too."""
     script = "trap 'echo caught; exit 9' INT; echo ready; read line; echo got $line; sleep 20"
     words = [sys.executable, "-m", "hotlap", "run", "--with", tool, "--out", "run", "sh", "-c", script]
-    variables = bin_with(tmp_path, **{tool: fake})
+    variables = with_programs(tmp_path, **{tool: fake})
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
@@ -211,7 +190,7 @@ def test_at_a_terminal_the_command_has_its_keys(tool: str, fake: str, tmp_path: 
 def test_a_signal_to_hotlap_reaches_the_command(tmp_path: Path) -> None:
     script = "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
     words = [sys.executable, "-m", "hotlap", "run", "--with", "ncu", "--out", "run", "sh", "-c", script]
-    variables = bin_with(tmp_path, ncu=NCU)
+    variables = with_programs(tmp_path, ncu=NCU)
     with subprocess.Popen(
         words, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

@@ -6,16 +6,19 @@ import msgspec
 import pytest
 
 from hotlap.cli._price import price_of
-from hotlap.records.diagnosis import Diagnosis, Finding, Spread
+from hotlap.records.diagnosis import Finding
 from hotlap.records.errors import UsageError
-from hotlap.records.run import Phases
 from hotlap.report.rates import money_parts
+from made_runs import diagnosis_of
 
-ON_GPUS = Diagnosis(
-    mode="train", bound="compute", step_ms=10.0, spread=Spread(p10=9, p50=10, p90=11), phases=Phases(), ranks=2,
-    device="cuda", device_name="NVIDIA H100 NVL",
+ON_GPUS = diagnosis_of(
+    bound="compute",
+    step_ms=10.0,
+    ranks=2,
+    device="cuda",
+    device_name="NVIDIA H100 NVL",
     findings=(Finding(id="idle-rows", bound="compute", share=0.2, named=True),),
-)  # fmt: skip
+)
 ON_CPU = msgspec.structs.replace(ON_GPUS, device="cpu", device_name=None)
 
 

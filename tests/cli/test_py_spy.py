@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forking import hotlap_forked
+from forking import hotlap_beside
 
 from hotlap.launch import py_spy
 from hotlap.records.errors import CommandNotFound
@@ -49,20 +49,8 @@ READY = "n=0; while test ! -e ready && test $n -lt 400; do sleep 0.05; n=$((n + 
 WORK = "import time; end = time.time() + {}\nwhile time.time() < end: sum(range(1000))\n"
 
 
-def hotlap(*words: str, cwd: Path, fake: str | None = None) -> tuple[int, str, str]:
-    folder = cwd / "bin"
-    folder.mkdir(exist_ok=True)
-    if fake is not None:
-        (folder / "py-spy").write_text(fake)
-        (folder / "py-spy").chmod(0o755)
-    variables = {**os.environ, "PATH": f"{folder}:/usr/bin:/bin", "COLUMNS": "120", "TERM": "dumb"}
-    done = hotlap_forked(words, cwd, variables)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr
-
-
 def beside(command: str, cwd: Path, fake: str) -> tuple[int, str, str]:
-    return hotlap("run", "--with", "py-spy", "--out", "run", "sh", "-c", command, cwd=cwd, fake=fake)
+    return hotlap_beside("run", "--with", "py-spy", "--out", "run", "sh", "-c", command, cwd=cwd, **{"py-spy": fake})
 
 
 def test_lines_stand_below_the_verdict_and_in_show_and_trace(tmp_path: Path) -> None:
@@ -71,9 +59,9 @@ def test_lines_stand_below_the_verdict_and_in_show_and_trace(tmp_path: Path) -> 
     assert "/w/train.py:9 in <module>" in said and "relu (f.py)" in said
     assert "7 samples of the main thread" in said and "2 looks failed" in said
     assert not (tmp_path / "run" / "py-spy.raw.part").exists()
-    assert "relu (f.py)" in hotlap("show", "run", cwd=tmp_path)[1]
-    assert "relu (f.py)" in hotlap("trace", "run", cwd=tmp_path)[1]
-    document = json.loads(hotlap("trace", "--json", "run", cwd=tmp_path)[1])
+    assert "relu (f.py)" in hotlap_beside("show", "run", cwd=tmp_path)[1]
+    assert "relu (f.py)" in hotlap_beside("trace", "run", cwd=tmp_path)[1]
+    document = json.loads(hotlap_beside("trace", "--json", "run", cwd=tmp_path)[1])
     assert document["py_spy"]["lines"][0]["where"]["file"] == "/w/train.py"
 
 
@@ -183,6 +171,6 @@ def test_the_real_one(tmp_path: Path) -> None:
         pytest.skip("py-spy is not installed, or may not read another process")
     (tmp_path / "work.py").write_text(f"{WORK.format(3)}print('mine')\nraise SystemExit(7)\n")
     words = ("run", "--with", "py-spy", "--out", "run", "sh", "-c", f"{sys.executable} work.py; exit $?")
-    code, out, said = hotlap(*words, cwd=tmp_path)
+    code, out, said = hotlap_beside(*words, cwd=tmp_path)
     assert (code, out) == (7, "mine\n")
     assert "work.py:2 in <module>" in said and "of the main thread" in said

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from forking import hotlap_forked
 
-from hotlap.records.files import to_json, write_record
-from hotlap.records.run import Environment, Facts, Phases, Run, Step
+from hotlap.records.run import Phases, Step
 from hotlap.report.page import PLOTLY_FILE
+from made_runs import FACTS, folder_of
 
 STEPS = 40
 
@@ -19,18 +19,9 @@ STEPS = 40
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A finished run."""
-    at = tmp_path / "run"
-    (at / "rank-0").mkdir(parents=True)
-    machine = Environment(hotlap="0.1.0", python="3.12", os="Linux", cpu="c", cores=2, memory_gib=1.0)
-    record = Run(command=("python", "train.py"), cwd=str(tmp_path), environment=machine, status="finished", exit_code=0)
-    write_record(at / "run.json", record)
-    write_record(
-        at / "rank-0/facts.json", Facts(pid=1, rank=0, world=1, argv=("train.py",), python="3.12", torch="2.13")
-    )
     phases = Phases(data=6.0, forward=2.0, backward=2.0)
-    steps = (Step(step=n, time=float(n), wall_ms=10.0, phases=phases, loss=1.0 / (n + 1)) for n in range(STEPS))
-    (at / "rank-0/steps.jsonl").write_bytes(b"".join(to_json(step) + b"\n" for step in steps))
-    return at
+    steps = [Step(step=n, time=float(n), wall_ms=10.0, phases=phases, loss=1.0 / (n + 1)) for n in range(STEPS)]
+    return folder_of(tmp_path / "run", (steps, FACTS), cwd=str(tmp_path))
 
 
 def report(*words: object) -> subprocess.CompletedProcess[str]:

@@ -1,16 +1,14 @@
 """What to try first: the table, its rules, what a run answers, and the page's script that asks the same table."""
 
-import importlib.util
 import itertools
 import json
 import random
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
+import advise_planted
 import msgspec
 import pytest
 
@@ -32,7 +30,7 @@ from hotlap.diagnose.advise_table import TABLE
 from hotlap.diagnose.findings import all_findings as run_findings
 from hotlap.levers import modules
 from hotlap.records.advice import Advice, AdvicePanel, Condition, ShareOf, Table
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread, in_order
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, in_order
 from hotlap.records.errors import UsageError
 from hotlap.records.files import to_json
 from hotlap.records.page import Page
@@ -40,6 +38,7 @@ from hotlap.records.run import Environment, Facts, Gpu, Phases
 from hotlap.records.trace import OpRoofline, RankTrace, TraceReport, Window
 from hotlap.report.page import advise as page_panel
 from hotlap.trace.findings import all_findings as trace_findings
+from made_runs import diagnosis_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(hotlap.report.page.__file__).parent / "templates" / "advise.js"
@@ -52,14 +51,8 @@ def finding(id: str, bound: Bound, share: float, **more: Any) -> Finding:
 
 def diagnosis(*findings: Finding, ranks: int = 1) -> Diagnosis:
     found = tuple(sorted(findings, key=lambda one: -one.share))
-    return Diagnosis(
-        mode="train",
-        bound=found[0].bound if found else "unknown",
-        step_ms=10.0,
-        spread=Spread(p10=9, p50=10, p90=11),
-        phases=Phases(data=1.0),
-        findings=found,
-        ranks=ranks,
+    return diagnosis_of(
+        bound=found[0].bound if found else "unknown", step_ms=10.0, phases=Phases(data=1.0), findings=found, ranks=ranks
     )
 
 
@@ -392,18 +385,9 @@ def test_the_page_s_script_gives_the_same_answers_over_a_grid() -> None:
 # the planted suite
 
 
-def _agreement() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("advise_planted", ROOT / "benchmarks" / "advise_planted.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["advise_planted"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "results").glob("planted-*.json")), ids=lambda p: p.stem)
 def test_advice_agrees_with_the_verdicts_of_the_planted_scripts(file: Path) -> None:
     rows = json.loads(file.read_text(encoding="utf-8"))["scripts"]
-    agreement = _agreement()
-    judged = [agreement.of_record(row) for row in rows if row["status"] == "run"]
+    judged = [advise_planted.of_record(row) for row in rows if row["status"] == "run"]
     assert judged
     assert [row["script"] for row in judged if not row["agrees"]] == []

@@ -6,9 +6,10 @@ import pytest
 
 from hotlap.diagnose.causes import SLEEPS
 from hotlap.diagnose.sampled import with_samples
-from hotlap.records.diagnosis import Diagnosis, Finding, Spread
+from hotlap.records.diagnosis import Finding
 from hotlap.records.profile import Samples
-from hotlap.records.run import HostFacts, Phases
+from hotlap.records.run import HostFacts
+from made_runs import diagnosis_of
 
 SOURCE = """
 def draw(self):
@@ -37,8 +38,7 @@ def found_at(
     still = ((*row[:5], stood),) if stood else ()
     said = Samples(steps=10, looks=100, files=(str(file),), lines=(row, rest), stood=still)
     before = Finding(id="host-code", bound="unknown", share=0.5, evidence="x", instead="log every n steps")
-    run = Diagnosis(mode="train", bound="unknown", step_ms=10.0, spread=Spread(p10=1, p50=1, p90=1), phases=Phases(),
-                    findings=(before,), device=device)  # fmt: skip
+    run = diagnosis_of(bound="unknown", step_ms=10.0, findings=(before,), device=device)
     return with_samples(run, said, host=host).findings[0]
 
 

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from hotlap.diagnose.profiled import DENSE, with_backwards, with_traces
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Diagnosis, Finding, Place
 from hotlap.records.run import Phases
 from hotlap.records.trace import Breakdown, HostTime, RankTrace, TraceReport, Window
+from made_runs import diagnosis_of
 
 MS = 1_000_000
 HERE, THERE = Place(file="net.py", line=4, function="f"), Place(file="net.py", line=9, function="g")
@@ -25,10 +26,7 @@ def judged(cause: Finding, with_: Callable[..., Diagnosis] = with_backwards, **m
     window = Window(start_ns=0, end_ns=200 * MS, found_by="ProfilerStep", steps=((0, 100 * MS), (100 * MS, 200 * MS)))
     rank = RankTrace(source="t", rank=0, device_name="cpu", events=0, window=window, step_ms=100.0, model=ROWS)
     rank = msgspec.structs.replace(rank, **more)
-    before = Diagnosis(
-        mode="train", bound="compute", step_ms=100.0, spread=Spread(p10=1, p50=1, p90=1), phases=Phases(forward=90.0),
-        findings=(cause, COMPUTE),
-    )  # fmt: skip
+    before = diagnosis_of(bound="compute", step_ms=100.0, phases=Phases(forward=90.0), findings=(cause, COMPUTE))
     return with_(before, TraceReport(ranks=(rank,)))
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from hotlap.diagnose.long_samples import with_long_steps
 from hotlap.diagnose.sampled import with_samples
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
 from hotlap.records.profile import LongSamples, SampledPath, Samples
-from hotlap.records.run import Phases
+from made_runs import diagnosis_of
 
 SCRIPT = """
 def batches(rows):
@@ -38,8 +38,8 @@ TRAINED: SampledPath = ("backward", (TRAINS, (0, 90, "train")), "torch._engine_r
 
 
 def verdict(id_: str) -> Diagnosis:
-    found, spread = Finding(id=id_, bound="unknown", share=0.5), Spread(p10=1, p50=1, p90=1)
-    return Diagnosis(mode="train", bound="unknown", step_ms=1.0, spread=spread, phases=Phases(), findings=(found,))
+    found = Finding(id=id_, bound="unknown", share=0.5)
+    return diagnosis_of(bound="unknown", step_ms=1.0, findings=(found,))
 
 
 def said(file: Path, rows: tuple[SampledPath, ...]) -> dict[str, Any]:

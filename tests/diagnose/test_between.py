@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from hotlap.diagnose.between import with_between
-from hotlap.records.diagnosis import Diagnosis, Finding, Spread
+from hotlap.records.diagnosis import Finding
 from hotlap.records.profile import SampledPath, Samples
 from hotlap.records.run import Facts, Phases, RootFacts
+from made_runs import diagnosis_of
 
 IN_A_FUNCTION = """
 def step(model, x, y):
@@ -41,10 +42,9 @@ def said(text: str, function: str, rows: list[tuple[str, int, str, float]], fold
     root = RootFacts(name="Net", parameters=9, modules=3, called=(file, CALL, function))
     facts = Facts(pid=1, rank=0, world=1, argv=(file,), python="3.12", torch="2.13.0", mode="train", roots=(root,))
     compute = Finding(id="compute", bound="compute", share=0.6, evidence="x")
-    found = Diagnosis(
-        mode="train", bound="compute", step_ms=20.0, spread=Spread(p10=1, p50=1, p90=1), findings=(compute,),
-        phases=Phases(forward=10.0, backward=4.0, other=6.0),
-    )  # fmt: skip
+    found = diagnosis_of(
+        bound="compute", step_ms=20.0, findings=(compute,), phases=Phases(forward=10.0, backward=4.0, other=6.0)
+    )
     return with_between(msgspec.structs.replace(found, **more), samples, facts).findings[0].evidence
 
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_diagnose import FACTS, ROOT, folder_of, phases, steps
+from test_diagnose import FACTS, ROOT, phases, steps
 
 from hotlap.diagnose.balance import Late, without_the_wait
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings import communication, compute
 from hotlap.diagnose.findings._base import Measured
 from hotlap.records.run import ExchangeFacts, Facts, Phases
+from made_runs import folder_of
 
 HOST = phases(forward=6.0, backward=66.0, optimizer=6.0, other=2.0)
 TOLD = ExchangeFacts(compute_ms=40.0, exchange_ms=62.0, hidden_ms=2.0)

@@ -9,9 +9,10 @@ import pytest
 from agent.harness import Runner
 from hotlap.agent.compiled import _first_lines
 from hotlap.diagnose.compiled import with_compiled
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
-from hotlap.records.run import CompiledFunction, Facts, Phases, RootFacts
+from hotlap.records.diagnosis import Diagnosis, Finding, Place
+from hotlap.records.run import CompiledFunction, Facts, RootFacts
 from hotlap.report.run_screen import finding_head
+from made_runs import diagnosis_of
 
 SCRIPT = """
 import sys, json, torch
@@ -87,8 +88,7 @@ def line_of(text: str) -> int:
 
 
 def verdict(*findings: Finding) -> Diagnosis:
-    spread = Spread(p10=1.0, p50=1.0, p90=1.0)
-    return Diagnosis(mode="train", bound="launch", step_ms=10.0, spread=spread, phases=Phases(), findings=findings)
+    return diagnosis_of(bound="launch", step_ms=10.0, findings=findings)
 
 
 def facts(*functions: CompiledFunction) -> Facts:

@@ -29,7 +29,6 @@ from hotlap.records.phases import PHASES
 from hotlap.records.profile import Profile
 from hotlap.records.run import (
     BesidesFacts,
-    Environment,
     Facts,
     Lever,
     LoaderFacts,
@@ -37,14 +36,12 @@ from hotlap.records.run import (
     Phases,
     Problem,
     RootFacts,
-    Run,
     Step,
 )
 from hotlap.records.telemetry import GpuSample, TelemetrySample
+from made_runs import RUN, folder_of, write_lines
 
 TRACES = Path(__file__).parents[1] / "trace" / "data"
-ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
-RUN = Run(command=("python", "train.py"), cwd="/w", environment=ENVIRONMENT, status="finished", exit_code=0)
 LOADER = LoaderFacts(
     dataset="Cells",
     iterable=False,
@@ -93,19 +90,6 @@ def steps(count: int = 40, **fields: Any) -> list[Step]:
 
 def with_walls(walls: Sequence[float], **fields: Any) -> list[Step]:
     return [step(at, phases(forward=wall), **fields) for at, wall in enumerate(walls)]
-
-
-def folder_of(folder: Path, *ranks: tuple[Sequence[Step], Facts | None], **run: Any) -> Path:
-    """A run folder with these ranks."""
-    folder.mkdir(exist_ok=True)
-    write_record(folder / "run.json", msgspec.structs.replace(RUN, **run))
-    for number, (lines, facts) in enumerate(ranks):
-        rank = folder / f"rank-{number}"
-        rank.mkdir()
-        (rank / "steps.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-        if facts is not None:
-            write_record(rank / "facts.json", facts)
-    return folder
 
 
 def measured(
@@ -185,7 +169,7 @@ def test_a_device_that_nvml_saw_busy_did_not_wait_for_the_host(tmp_path: Path, b
     lines = steps(host=on_device, device=on_device, gpu_paced=on_device, backlog_ms=QUEUED)
     run = folder_of(tmp_path, (lines, msgspec.structs.replace(CUDA, device_uuid="GPU-a")))
     seen = [TelemetrySample(time=at, gpus=(GpuSample(index=7, uuid="GPU-a", busy_percent=busy),)) for at in range(40)]
-    (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
+    write_lines(run / "telemetry.jsonl", seen)
     found = diagnose(run)
     assert found.bound == bound
     assert f"a kernel ran {busy:.0f}% of the time, by NVML" in found.findings[0].evidence
@@ -204,8 +188,7 @@ def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, 
 def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:
     run = folder_of(tmp_path, (steps(), FACTS))
     assert not [text for text in diagnose(run).unknown if "hotlap keeps the first and the last" in text]
-    late = b"".join(msgspec.json.encode(step(10**6 + at)) + b"\n" for at in range(20))
-    (run / "rank-0" / "steps-last.jsonl").write_bytes(late)
+    write_lines(run / "rank-0" / "steps-last.jsonl", [step(10**6 + at) for at in range(20)])
     found = diagnose(run)
     assert any(text.startswith("999,960 steps are not in the numbers") for text in found.unknown)
     assert found.steps == 60
@@ -267,7 +250,7 @@ def fires(name: str, *given_: Any, **more: Any) -> Finding | None:
 def test_every_finding_is_tested_here() -> None:
     elsewhere = {"repeated_data", "worker_copies"}  # test_input_findings.py
     elsewhere |= {"cpu_crowded", "cpu_quota", "cpu_steal", "page_faults"}  # test_starved.py
-    elsewhere |= {"late_mallocs"}  # test_late_mallocs.py
+    elsewhere |= {"late_mallocs", "peak_memory"}  # test_late_mallocs.py, test_peak_memory.py
     elsewhere |= {name for name, module in _modules().items() if "named=" in inspect.getsource(module)}
     elsewhere |= {"communication", "workers_restart"}  # test_communication.py, test_workers_restart.py
     elsewhere |= {"unused_search"}  # test_named_findings.py

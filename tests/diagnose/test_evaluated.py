@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_diagnose import FACTS, LOADER, folder_of, phases, step
+from test_diagnose import FACTS, LOADER, phases, step
 
 from hotlap.diagnose.evaluated import with_evaluation
 from hotlap.diagnose.verdict import verdict
@@ -12,6 +12,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.profile import LongSamples, SampledPath, Samples
 from hotlap.records.run import Facts, Step
+from made_runs import folder_of
 
 MAIN, CALL, RANKS = (0, 9, "main"), (0, 7, "train"), (0, 2, "recall")
 RESTARTS = msgspec.structs.replace(LOADER, workers=2, batches=200, starts=3, restarting_ms=400.0, refilling_ms=0.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_diagnose import ENVIRONMENT, FACTS, folder_of, step
+from test_diagnose import FACTS, step
 
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings._base import Jump
@@ -15,6 +15,7 @@ from hotlap.diagnose.steps import steady_steps
 from hotlap.records.diagnosis import NOT_STEADY
 from hotlap.records.run import Facts, Phases, Step
 from hotlap.records.telemetry import CpuSample, GpuSample, TelemetrySample
+from made_runs import ENVIRONMENT, folder_of
 
 THAWS = """\
 THAW_AFTER = 49

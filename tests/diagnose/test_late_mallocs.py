@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from test_diagnose import CUDA, DRAINED, FACTS, QUEUED, ROOT, folder_of, phases, steps
+from test_diagnose import CUDA, DRAINED, FACTS, QUEUED, ROOT, phases, steps
 
 from hotlap.diagnose.advise import advise
 from hotlap.diagnose.diagnose import diagnose
@@ -16,11 +16,12 @@ from hotlap.diagnose.findings._base import Measured
 from hotlap.diagnose.profiled import LATE_MALLOCS, with_traces
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
-from hotlap.records.diagnosis import Diagnosis, Finding, Spread
+from hotlap.records.diagnosis import Finding
 from hotlap.records.run import Facts, HostFacts, Lever, MemoryFacts
 from hotlap.records.trace import Breakdown, RankTrace, TraceReport, Window
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
+from made_runs import diagnosis_of, folder_of
 
 GIB = 2**30
 DECODING = MemoryFacts(
@@ -139,7 +140,7 @@ def test_a_trace_that_shows_what_such_calls_cost_takes_its_place() -> None:
         communication_ns=0, copy_ns=0, kernel_ns=10**7, streams=1, kernels=4,
     )  # fmt: skip
     rank = RankTrace(source="t", rank=0, device_name="H200", events=1, window=window, step_ms=10.0, breakdown=(device,))
-    run = Diagnosis(mode="train", bound="memory", step_ms=10.0, spread=Spread(p10=9, p50=10, p90=11), phases=phases())
+    run = diagnosis_of(bound="memory", step_ms=10.0)
     run = msgspec.structs.replace(run, findings=(msgspec.structs.replace(found, share=0.5),))
     for traced, told in (
         ((shown,), [("allocator", 0.3)]),

@@ -3,15 +3,14 @@
 import pytest
 
 from hotlap.diagnose.left_out import with_left_out
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Diagnosis, Finding, Place
 from hotlap.records.profile import Lines
-from hotlap.records.run import Phases
+from made_runs import diagnosis_of
 
 
 def verdict(share: float) -> Diagnosis:
     found = Finding(id="compute", bound="compute", share=share, evidence="x")
-    spread = Spread(p10=1, p50=1, p90=1)
-    return Diagnosis(mode="train", bound="compute", step_ms=50.0, spread=spread, phases=Phases(), findings=(found,))
+    return diagnosis_of(bound="compute", step_ms=50.0, findings=(found,))
 
 
 def lines(*targets: tuple[int, int, str, float, int, float]) -> Lines:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_diagnose import FACTS, RUN, folder_of, phases, steps
+from test_diagnose import FACTS, phases, steps
 
 from hotlap.diagnose.patchable import by_hand, with_patch
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import WAITS, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.trace import Breakdown, RankTrace, TraceReport, Window
+from made_runs import RUN, folder_of
 
 MS = 1_000_000
 

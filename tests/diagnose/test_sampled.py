@@ -13,18 +13,18 @@ from hotlap.diagnose.long_samples import with_long_steps
 from hotlap.diagnose.repeated import AGAIN
 from hotlap.diagnose.sampled import with_samples
 from hotlap.diagnose.small_ops import INSTEAD
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.profile import LongSamples, Samples, WorkerSamples
-from hotlap.records.run import LoaderFacts, Phases
+from hotlap.records.run import LoaderFacts
+from made_runs import diagnosis_of
 
 LOOP = Place(file="train.py", line=1)
 
 
 def verdict(id_: str, bound: Bound) -> Diagnosis:
     found = Finding(id=id_, bound=bound, share=0.5, where=LOOP, evidence="x")
-    spread = Spread(p10=1, p50=1, p90=1)
-    return Diagnosis(mode="train", bound=bound, step_ms=1.0, spread=spread, phases=Phases(), findings=(found,))
+    return diagnosis_of(bound=bound, step_ms=1.0, findings=(found,))
 
 
 def samples(*lines: tuple[str, int, int, str, str, float], looks: int = 100) -> Samples:

@@ -7,9 +7,9 @@ import pytest
 
 from hotlap.diagnose.sampled import with_samples
 from hotlap.diagnose.seldom_used import seldom_used
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.profile import Samples, UserFrame
-from hotlap.records.run import Phases
+from made_runs import diagnosis_of
 
 BEGIN = """
 import numpy as np
@@ -197,8 +197,7 @@ def test_a_function_that_runs_the_model_or_waits_for_ranks_is_not(tmp_path: Path
 def test_it_takes_its_part_of_the_loops_own_code(looks: int, told: bool, tmp_path: Path) -> None:
     said = sampled(tmp_path, BEGIN + "        auc = roc_auc_score(x)  # 0" + SHOWS.format("auc"), looks)
     one = Finding(id="host-code", bound="unknown", share=0.5, where=Place(file="train.py", line=1), evidence="x")
-    spread = Spread(p10=1, p50=1, p90=1)
-    before = Diagnosis(mode="train", bound="unknown", step_ms=9.0, spread=spread, phases=Phases(), findings=(one,))
+    before = diagnosis_of(bound="unknown", step_ms=9.0, findings=(one,))
     first, *left = with_samples(before, said).findings
     assert first.named is told
     if told:

@@ -9,28 +9,21 @@ from hotlap.diagnose.diagnose import read_ranks
 from hotlap.diagnose.gather import MOST_SAMPLES, gather, snippet
 from hotlap.diagnose.series import fences, marked, series, thinned
 from hotlap.diagnose.steps import steady_steps
-from hotlap.records.diagnosis import Diagnosis, Place, Spread
+from hotlap.records.diagnosis import Place
 from hotlap.records.errors import RecordError
-from hotlap.records.files import to_json, write_record
-from hotlap.records.run import Environment, Lever, Phases, Run, Step
+from hotlap.records.files import write_record
+from hotlap.records.run import Lever, Phases, Step
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.records.tune import Kept, Trial, Tune
+from made_runs import ENVIRONMENT, diagnosis_of, folder_of, write_lines, write_rank
 
-ENVIRONMENT = Environment(hotlap="0.1.0", python="3.12", os="Linux", cpu="c", cores=2, memory_gib=1.0)
-DIAGNOSIS = Diagnosis(
-    mode="train", bound="input", step_ms=10.0, spread=Spread(p10=9, p50=10, p90=11), phases=Phases(data=9.0)
-)
+DIAGNOSIS = diagnosis_of(bound="input", step_ms=10.0, phases=Phases(data=9.0))
 
 
 def step(number: int, wall: float = 10.0, **more: object) -> Step:
     return Step(
         step=number, time=float(number), wall_ms=wall, phases=Phases(data=wall), loss=1.0 / (number + 1), **more
     )  # type: ignore[arg-type]
-
-
-def write_steps(rank: Path, steps: list[Step]) -> None:
-    rank.mkdir(parents=True)
-    (rank / "steps.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in steps))
 
 
 def test_marks() -> None:
@@ -44,7 +37,7 @@ def test_marks() -> None:
 
 def test_device_clock_where_the_host_runs_ahead(tmp_path: Path) -> None:
     steps = [step(n, 2.0, gpu_ms=900.0 if n == 0 else 80.0 if n == 40 else 10.0) for n in range(60)]
-    write_steps(tmp_path / "rank-0", steps)
+    write_rank(tmp_path / "rank-0", steps)
     (found,) = series(tmp_path, 4000)
     assert found.clock == "device" and found.ms[1] == 10.0 and found.other_ms[1] == 2.0
     assert (found.mark[0], found.mark[40], found.outliers) == ("warm-up", "outlier", 1)
@@ -53,7 +46,7 @@ def test_device_clock_where_the_host_runs_ahead(tmp_path: Path) -> None:
 def test_steps_that_the_device_clock_does_not_know_are_left_out(tmp_path: Path) -> None:
     """The host's times of these are those of waits for many steps, or of issuing."""
     known = [step(n, 2.0, gpu_ms=None if n in {1, 40, 59} else 10.0) for n in range(60)]
-    write_steps(tmp_path / "rank-0", known)
+    write_rank(tmp_path / "rank-0", known)
     (found,) = series(tmp_path, 4000)
     assert found.clock == "device" and set(found.ms) == {10.0}
     assert found.step == tuple(n for n in range(60) if n not in {1, 40, 59})
@@ -94,9 +87,7 @@ def test_few_samples_keep_the_peaks_of_many(tmp_path: Path) -> None:
             time=float(at), rss_bytes=700 if at == 3_333 else at % 7, gpus=(GpuSample(index=1, memory_bytes=memory),)
         )
 
-    run = Run(command=("python", "t.py"), cwd="/", environment=ENVIRONMENT)
-    write_record(tmp_path / "run.json", run)
-    (tmp_path / "telemetry.jsonl").write_bytes(b"".join(to_json(sample(at)) + b"\n" for at in range(10_000)))
+    write_lines(folder_of(tmp_path) / "telemetry.jsonl", (sample(at) for at in range(10_000)))
     kept = gather(tmp_path).telemetry
     assert len(kept) <= MOST_SAMPLES + 3 and [one.time for one in kept] == sorted({one.time for one in kept})
     assert kept[0].time == 0 and {3_333, 7_777} <= {one.time for one in kept}
@@ -155,8 +146,8 @@ def test_curves_of_a_tune(tmp_path: Path) -> None:
         ("baseline", ()),
     ]
     for number in range(4):
-        write_steps(tmp_path / f"trials/{number:03}/rank-0", [step(n) for n in range(10)])
-    write_steps(tmp_path.parent / f"{tmp_path.name}-outside/rank-0", [step(0)])
+        write_rank(tmp_path / f"trials/{number:03}/rank-0", [step(n) for n in range(10)])
+    write_rank(tmp_path.parent / f"{tmp_path.name}-outside/rank-0", [step(0)])
     folders = [f"trials/{n:03}" for n in range(4)] + [f"../{tmp_path.name}-outside"]
     ran = (
         Trial(id=n, purpose=p, levers=used, folder=f, outcome="measured")
@@ -175,24 +166,20 @@ def test_curves_of_a_tune(tmp_path: Path) -> None:
 
 def test_folder_outside_of_the_tune_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
-    write_steps(tmp_path / "elsewhere/rank-0", [step(0)])
+    write_rank(tmp_path / "elsewhere/rank-0", [step(0)])
     trial = Trial(id=0, purpose="baseline", levers=(), folder="../elsewhere", outcome="measured")
     write_record(tmp_path / "t/tune.json", tune_of(trial))
     assert gather(tmp_path / "t").curves == ()
 
 
 def test_run_without_steps_says_why(tmp_path: Path) -> None:
-    write_record(
-        tmp_path / "run.json", Run(command=("python", "t.py"), cwd="/", environment=ENVIRONMENT, status="failed")
-    )
-    page = gather(tmp_path)
-    assert page.diagnosis is None and page.why_none.startswith("no training step was seen in `python t.py`")
+    page = gather(folder_of(tmp_path, status="failed"))
+    assert page.diagnosis is None and page.why_none.startswith("no training step was seen in `python train.py`")
 
 
 def test_broken_trace_leaves_the_rest(tmp_path: Path) -> None:
-    write_steps(tmp_path / "rank-0", [step(n) for n in range(60)])
+    folder_of(tmp_path, ([step(n) for n in range(60)], None))
     (tmp_path / "rank-0/trace.json.gz").write_bytes(b"no trace")
-    write_record(tmp_path / "run.json", Run(command=("python", "t.py"), cwd="/", environment=ENVIRONMENT))
     page = gather(tmp_path)
     assert page.traces is None and page.diagnosis is not None and len(page.steps[0].ms) == 60
     assert any(said.startswith("the profile can't be read") for said in page.diagnosis.unknown)

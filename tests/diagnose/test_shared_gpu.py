@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_diagnose import CUDA, QUEUED, folder_of, phases, steps
+from test_diagnose import CUDA, QUEUED, phases, steps
 
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.shared_gpu import shared_gpu
@@ -12,6 +12,7 @@ from hotlap.records.files import write_record
 from hotlap.records.run import Facts, MemoryFacts, Step
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.report.rates import money_parts
+from made_runs import folder_of, write_lines
 
 GIB = 2**30
 BESIDE = [(-12.1, 100, 15.5), (-10.6, 100, 16.5), (-6.6, 100, 17.2), (0.9, 100, 20.3), (3, 100, 20.3), (13, 100, 11.6)]
@@ -74,7 +75,7 @@ def test_ranks_of_one_card_are_one_command() -> None:
 def test_memory_of_a_process_that_made_no_step_is_the_commands(tmp_path: Path) -> None:
     run = folder_of(tmp_path, (steps(), facts(0.1)))
     seen = samples([(at - BEGUN, 100, 20.0) for at in range(40)])
-    (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
+    write_lines(run / "telemetry.jsonl", seen)
     assert diagnose(run).gpu_shared
     write_record(run / "seen-77.json", facts(19.0))
     assert not diagnose(run).gpu_shared
@@ -87,7 +88,7 @@ def test_what_a_whole_card_does_is_not_the_commands_there(tmp_path: Path, gib: f
     lines = steps(host=on_device, device=on_device, gpu_paced=on_device, backlog_ms=QUEUED)
     run = folder_of(tmp_path, (lines, facts(0.1)))
     seen = samples([(at - BEGUN, 100, gib) for at in range(40)])
-    (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
+    write_lines(run / "telemetry.jsonl", seen)
     found, shared = diagnose(run), bound == "launch"
     assert (found.bound, found.gpu_shared, found.gpu_busy) == (bound, shared, None if shared else 1.0)
     assert any(text.startswith("another process was on this GPU") for text in found.unknown) == shared

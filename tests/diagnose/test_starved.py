@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, LOADER, QUEUED, folder_of, phases, steps
+from test_diagnose import CUDA, DRAINED, FACTS, LOADER, QUEUED, phases, steps
 
 from hotlap.diagnose.advise import advise
 from hotlap.diagnose.cpu_use import GpuUse, cpu_use, gpu_use
@@ -23,6 +23,7 @@ from hotlap.records.run import Facts, HostFacts, Step
 from hotlap.records.telemetry import CpuSample, GpuSample, TelemetrySample
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
+from made_runs import ENVIRONMENT, folder_of, write_lines
 
 LIMITED = msgspec.structs.replace(ENVIRONMENT, cores=16, cpu_quota=3.5)
 USE = CpuUse(usable=4, cores=16, quota=4.0, seconds=8.0)
@@ -291,7 +292,7 @@ def test_times_beside_a_hypervisor_that_takes_cores_are_said_to_hold_for_that_on
     run = folder_of(tmp_path, (over(0.0, 20.0), facts))
     for stolen, said in ((100.0, True), (40.0, False)):
         seen = (sample(at / 2, steal_ms=stolen * at, busy_ms=400.0 * at) for at in range(1, 40))
-        (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
+        write_lines(run / "telemetry.jsonl", seen)
         found = diagnose(run)
         assert "cpu-steal" in {one.id for one in found.findings}
         assert any("cores were taken away; run again when it is idle" in text for text in found.unknown) is said
@@ -315,7 +316,7 @@ def test_what_costs_next_to_nothing_is_not_told(stolen: float, told: bool, tmp_p
         sample(at, steal_ms=(at - 100) * stolen, busy_ms=(at - 100) * 9 * stolen) for at in (100.0, 105.0, 110.0)
     ]
     folder = folder_of(tmp_path, (over(100.0, 110.0), FACTS))
-    (folder / "telemetry.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in counted))
+    write_lines(folder / "telemetry.jsonl", counted)
     assert ("cpu-steal" in {finding.id for finding in diagnose(folder).findings}) is told
 
 
@@ -422,7 +423,7 @@ def starved(tmp_path: Path) -> Path:
     begin, end = lines[5].time, lines[-1].time
     told = [sample(begin + part * (end - begin), periods=100 * part, throttled=31 * part, throttled_ms=5000.0 * part)
             for part in (0, 1)]  # fmt: skip
-    (folder / "telemetry.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in told))
+    write_lines(folder / "telemetry.jsonl", told)
     return folder
 
 

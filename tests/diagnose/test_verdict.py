@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import msgspec
-from test_diagnose import FACTS, folder_of, phases, steps
+from test_diagnose import FACTS, phases, steps
 
 from hotlap.diagnose.verdict import verdict
 from hotlap.levers import all_levers
@@ -13,6 +13,7 @@ from hotlap.records.profile import Samples
 from hotlap.records.trace import Breakdown, Ranks, RankTrace, TraceReport, Window
 from hotlap.records.tune import NOT_TRIED, Dropped, Tune
 from hotlap.runs.folder import RunFolder
+from made_runs import folder_of
 
 MS = 1_000_000
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_diagnose import FACTS, LOADER, folder_of, phases, step
+from test_diagnose import FACTS, LOADER, phases, step
 
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings import workers_restart
 from hotlap.diagnose.findings._base import Measured
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.run import Facts, LoaderFacts, Step
+from made_runs import folder_of
 
 RESTARTS = msgspec.structs.replace(
     LOADER, workers=2, batches=120, starts=3, restarting_ms=20.0, refilling_ms=1804.0, context="spawn",

@@ -19,11 +19,12 @@ from hotlap.export import all_targets
 from hotlap.export.series import read_series, scalars
 from hotlap.export.serve import Server, address, in_one_file, serve, snapshots
 from hotlap.export.to_perfetto import merge
-from hotlap.records.diagnosis import Diagnosis, Finding, Spread
+from hotlap.records.diagnosis import Finding
 from hotlap.records.errors import RecordError
 from hotlap.records.files import write_record
-from hotlap.records.run import Environment, Lever, Phases, Run, Step
+from hotlap.records.run import Lever, Phases, Step
 from hotlap.runs.folder import RankFolder
+from made_runs import ENVIRONMENT, diagnosis_of, folder_of
 
 HOSTILE = 'a "b" {x="1"}\n\\ </script> 名 \ud800'
 
@@ -39,33 +40,26 @@ def step(number: int, rank: int, **more: Any) -> Step:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two ranks: a device on the second, a probed step, a loss that is not finite."""
-    run = tmp_path / "run 1"
-    machine = Environment(
-        hotlap="0.1", python="3", os="", cpu="", cores=1, memory_gib=1, variables={"OMP_NUM_THREADS": "1"}
+    ranks = (
+        [step(0, 0), step(1, 0), step(2, 0, probe=True), step(3, 0)],
+        [step(0, 1, gpu_ms=7.5, gpu_phases=Phases(forward=7.5)), step(1, 1, nonfinite=True)],
     )
-    steps = {
-        0: [step(0, 0), step(1, 0), step(2, 0, probe=True), step(3, 0)],
-        1: [step(0, 1, gpu_ms=7.5, gpu_phases=Phases(forward=7.5)), step(1, 1, nonfinite=True)],
-    }
-    for rank, those in steps.items():
-        (run / f"rank-{rank}").mkdir(parents=True)
-        lines = b"".join(msgspec.json.encode(one) + b"\n" for one in those)
-        (run / f"rank-{rank}" / "steps.jsonl").write_bytes(lines)
-    levers = (Lever(name="tf32", settings={"level": "high"}),)
-    command = ("python", HOSTILE)
-    record = Run(
-        command=command, cwd="/", environment=machine, status="finished", exit_code=0, started=1000, levers=levers
+    run = folder_of(
+        tmp_path / "run 1",
+        *((steps, None) for steps in ranks),
+        command=("python", HOSTILE),
+        started=1000,
+        environment=msgspec.structs.replace(ENVIRONMENT, variables={"OMP_NUM_THREADS": "1"}),
+        levers=(Lever(name="tf32", settings={"level": "high"}),),
     )
-    write_record(run / "run.json", record)
     findings = (
         Finding(id="input", bound="input", share=0.5, title=HOSTILE),
         Finding(id="sync", bound="sync", share=0.25),
         Finding(id="sync", bound="sync", share=0.125),
     )
-    diagnosis = Diagnosis(
-        mode="train", bound="input", step_ms=9.1, spread=Spread(p10=8, p50=9, p90=10), throughput=123.4,
-        phases=Phases(data=4.5), findings=findings, steps=6, steady_steps=5, ranks=2,
-    )  # fmt: skip
+    diagnosis = diagnosis_of(
+        9.1, bound="input", throughput=123.4, phases=Phases(data=4.5), findings=findings, steady_steps=5, ranks=2
+    )
     write_record(run / "diagnosis.json", diagnosis)
     return run
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from hotlap.levers._base import Context
-from hotlap.records.diagnosis import Diagnosis, Spread
-from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from hotlap.records.run import Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from made_runs import ENVIRONMENT as CPU_ENVIRONMENT
+from made_runs import diagnosis_of
 
-CPU_ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
 GPU_ENVIRONMENT = msgspec.structs.replace(
     CPU_ENVIRONMENT, driver="570", gpus=(Gpu(name="NVIDIA H100", memory_gib=80.0),)
 )
@@ -38,14 +38,8 @@ def context(
 ) -> Context:
     """A script that every family of levers could help, on one device or the other."""
     base = CUDA_FACTS if cuda else CPU_FACTS
-    diagnosis = Diagnosis(
-        mode="train",
-        bound=bound,  # type: ignore[arg-type]
-        step_ms=10.0,
-        spread=Spread(p10=9.0, p50=10.0, p90=11.0),
-        phases=PHASES,
-        gpu_phases=PHASES if cuda else None,
-        device="cuda" if cuda else "cpu",
+    diagnosis = diagnosis_of(
+        bound=bound, step_ms=10.0, phases=PHASES, gpu_phases=PHASES if cuda else None, device="cuda" if cuda else "cpu"
     )
     environment = GPU_ENVIRONMENT if cuda else CPU_ENVIRONMENT
     return Context(diagnosis, msgspec.structs.replace(base, **facts), environment, active or {})

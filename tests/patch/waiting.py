@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hotlap.patch.findings import make
-from hotlap.records.diagnosis import WAITS, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import WAITS, Finding, Place
 from hotlap.records.files import write_record
 from hotlap.records.patch import Rewrite
-from hotlap.records.run import Environment, Phases, Run
 from hotlap.trace.findings.sync import INSTEAD
+from made_runs import diagnosis_of, folder_of
 
 CAUSES = {
     "item": "`.item()`",
@@ -20,7 +20,6 @@ CAUSES = {
     "mask": "boolean mask",
     "synchronize": "`torch.cuda.synchronize()`",
 }
-ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
 
 
 def finding_of(cause: str, where: Place) -> Finding:
@@ -60,17 +59,9 @@ def _around(node: ast.stmt, line: int) -> bool:
 
 def recorded(folder: Path, script: Path, findings: list[Finding], *words: str) -> Path:
     """A run folder of a script."""
-    folder.mkdir()
-    run = Run(
-        command=("python", script.name, *words), cwd=str(script.parent), environment=ENVIRONMENT, status="finished",
-        exit_code=0, started=script.stat().st_mtime + 1,
-    )  # fmt: skip
-    write_record(folder / "run.json", run)
-    diagnosis = Diagnosis(
-        mode="train", bound="sync", step_ms=10.0, spread=Spread(p10=9.0, p50=10.0, p90=11.0), phases=Phases(),
-        findings=tuple(findings),
-    )  # fmt: skip
-    write_record(folder / "diagnosis.json", diagnosis)
+    command, started = ("python", script.name, *words), script.stat().st_mtime + 1
+    folder_of(folder, command=command, cwd=str(script.parent), started=started)
+    write_record(folder / "diagnosis.json", diagnosis_of(bound="sync", findings=tuple(findings)))
     return folder
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+import made_runs
 from hotlap.cli import run as command
 from hotlap.cli._price import Price
 from hotlap.records import files
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
-from hotlap.records.run import Environment, LeftOut, Lever, Phases, Problem, Run, Step
+from hotlap.records.run import LeftOut, Lever, Phases, Problem, Run, Step
 from hotlap.report.run_screen import run_screen
 
-ENVIRONMENT = Environment(hotlap="0", python="3", os="Linux", cpu="x", cores=2, memory_gib=8.0)
 WORDS = ("python", "train.py", "--name", "two words", *(f"--option-{at}=1" for at in range(9)))
-RUN = Run(command=WORDS, cwd="/w", environment=ENVIRONMENT, status="finished", exit_code=0)
+RUN = msgspec.structs.replace(made_runs.RUN, command=WORDS)
 INPUT = Finding(id="input", bound="input", share=0.6, title="it waits", evidence="131 ms", levers=("loader-workers",))
 DIAGNOSIS = Diagnosis(
     mode="train", bound="input", step_ms=100.0, spread=Spread(p10=90.0, p50=100.0, p90=110.0), steps=40,
@@ -65,11 +65,9 @@ def test_processes_that_trained_beside_the_one_that_is_told_of_are_counted(tmp_p
 
 
 def test_a_full_disk_does_not_cost_the_screen(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    (tmp_path / "rank-0").mkdir()
     step = Step(step=0, time=0.0, wall_ms=10.0, phases=Phases(forward=6.0, backward=4.0), loss=1.0)
-    lines = [msgspec.json.encode(msgspec.structs.replace(step, step=at, time=at / 100)) for at in range(40)]
-    (tmp_path / "rank-0" / "steps.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    files.write_record(tmp_path / "run.json", msgspec.structs.replace(RUN, status="running", exit_code=None))
+    steps = [msgspec.structs.replace(step, step=at, time=at / 100) for at in range(40)]
+    made_runs.folder_of(tmp_path, (steps, None), command=WORDS, status="running", exit_code=None)
 
     def full(**where: object) -> None:
         raise OSError(28, "No space left on device")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.run import Environment, LeftOut, Lever, Phases
 from hotlap.records.tune import (
     Dropped,
@@ -23,11 +23,10 @@ from hotlap.records.tune import (
     Worth,
 )
 from hotlap.report.tune_screen import tune_headline, tune_screen
+from made_runs import diagnosis_of
 
 PARITY = Parity(ok=True, level="bitwise", why="equal")
-DIAGNOSIS = Diagnosis(
-    mode="train", bound="compute", step_ms=100.0, spread=Spread(p10=1, p50=1, p90=1), phases=Phases(forward=100.0)
-)
+DIAGNOSIS = diagnosis_of(bound="compute", step_ms=100.0, phases=Phases(forward=100.0))
 TUNE = Tune(
     command=("python", "t.py"), speedup=2.0, interval=Interval(low=1.9, high=2.1), starts=2, turns=16,
     before_ms=100.0, after_ms=50.0, gain=True, dropped=(), parity=PARITY, baseline=DIAGNOSIS, tuned=DIAGNOSIS,

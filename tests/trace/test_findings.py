@@ -17,7 +17,7 @@ from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import with_traces
 from hotlap.diagnose.verdict import UNTOLD, without_untold
 from hotlap.levers import all_levers
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, Phases, RootFacts
 from hotlap.records.trace import (
@@ -44,6 +44,7 @@ from hotlap.trace.findings import all_findings, findings_of
 from hotlap.trace.findings._base import MANY_WAITS
 from hotlap.trace.findings._ranks import of_all
 from hotlap.trace.read import read
+from made_runs import diagnosis_of
 
 MS = 1_000_000
 HERE = Place(file="train.py", line=7, function="main")
@@ -731,14 +732,7 @@ def test_every_finding_holds_its_contract() -> None:
 
 
 def diagnosis(*findings: Finding, step_ms: float = 45.0) -> Diagnosis:
-    return Diagnosis(
-        mode="train",
-        bound=findings[0].bound if findings else "unknown",
-        step_ms=step_ms,
-        spread=Spread(p10=1, p50=1, p90=1),
-        phases=Phases(),
-        findings=findings,
-    )
+    return diagnosis_of(bound=findings[0].bound if findings else "unknown", step_ms=step_ms, findings=findings)
 
 
 def test_the_traces_findings_take_the_place_of_the_runs_and_decide_the_bound() -> None:

@@ -55,24 +55,6 @@ def test_a_call_that_returns_as_the_gap_begins_has_queued_its_work(begin: int, c
     assert causes(of) == {cause: 10}
 
 
-def test_a_late_launch_is_split_over_python_ops_and_the_call() -> None:
-    trace = make(
-        [
-            launch(0, 1),
-            python("train.py(10): main", 0, 200),
-            op("aten::linear", 60, 40),
-            op("aten::addmm", 65, 30),
-            launch(80, 2),
-        ],
-        [kernel("a", 5, 35, 1), kernel("b", 90, 10, 2)],
-    )
-    found = gaps(view(trace, 5, 100))
-    by_doing = {(g.cause, g.doing): g.idle_ns for g in found}
-    # idle from 40 to 90: Python to 60, the op to 90
-    assert by_doing == {("python", "train.py(10): main"): 20, ("launch", "aten::linear"): 30}
-    assert {g.where for g in found} == {Place(file="train.py", line=10, function="main")}
-
-
 def test_a_call_that_began_before_the_gap_is_launch() -> None:
     trace = make([launch(0, 1), call("cudaLaunchKernel", 30, 20, 2)], [kernel("a", 5, 35, 1), kernel("b", 52, 10, 2)])
     assert causes(view(trace, 5, 62)) == {"launch": 12}
@@ -103,27 +85,6 @@ def test_the_loader_allocator_and_profiler_by_what_was_open() -> None:
     }
     assert {g.doing for g in gaps(of) if g.cause == "input"} == {LOADER}
     assert {g.doing for g in gaps(of) if g.cause == "python"} == {""}
-
-
-def test_a_wait_is_charged_what_it_took_and_no_more() -> None:
-    host = [
-        launch(0, 1),
-        op("aten::item", 10, 102),
-        call("cudaStreamSynchronize", 12, 100, 2),  # the device works to 110: it waits for 98 in vain
-        launch(150, 3),
-    ]
-    trace = make(host, [kernel("a", 10, 100, 1), kernel("b", 160, 10, 3)])
-    # 110..112 in the call, 112..160 after it: all of it would have been hidden
-    assert causes(view(trace, 10, 170)) == {"sync": 50}
-    (gap,) = gaps(view(trace, 10, 170))
-    assert (gap.doing, gap.count, gap.longest_ns) == ("aten::item", 1, 50)
-
-    short = make(
-        [launch(0, 1), call("cudaStreamSynchronize", 95, 17, 2), launch(150, 3)],
-        [kernel("a", 10, 100, 1), kernel("b", 160, 10, 3)],
-    )
-    # 2 in the call, 15 after it; the launch was late by more than that
-    assert causes(view(short, 10, 170)) == {"sync": 17, "python": 23, "launch": 10}
 
 
 @pytest.mark.parametrize(("name", "sync"), [("aten::item", 40), ("aten::softmax", 5)])
@@ -222,27 +183,6 @@ def test_waiting_for_other_ranks_and_staging_pageable_memory() -> None:
     assert found["communication"] == 40
     assert found["copy"] == 15
     assert found == {"communication": 40, "copy": 15, "sync": 15}
-
-
-def test_the_thread_that_launches_next_is_asked_first_then_the_others() -> None:
-    trace = make(
-        [
-            annotation("ProfilerStep#1", 0, 300),
-            op("aten::linear", 10, 30),
-            op("autograd::engine::evaluate_function: MmBackward0", 50, 20, tid=2),
-            op("autograd::engine::evaluate_function: AddBackward0", 80, 30, tid=2),
-            launch(100, 2, tid=2),
-        ],
-        [kernel("b", 110, 10, 2)],
-    )
-    of = view(trace, 0, 120)
-    # nothing to 10, main's op to 40, nothing to 50, the engine from then on
-    assert causes(of) == {"python": 20, "launch": 90}
-    assert {(g.doing, g.idle_ns) for g in gaps(of) if g.cause == "launch"} == {
-        ("aten::linear", 30),
-        ("autograd::engine::evaluate_function: MmBackward0", 20),
-        ("autograd::engine::evaluate_function: AddBackward0", 40),  # and the 10 ns before it
-    }
 
 
 def test_kernels_of_a_running_graph_are_queued() -> None:

@@ -23,8 +23,6 @@ LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
 LARGE_NS: Final = 50_000
 """Of one operation in the mean, from which on issuing it takes less than computing it."""
-MOSTLY: Final = 0.5
-"""Of its operations' time, what one line has of a cause at least where it is told of the line."""
 GENERAL: Final = frozenset({"compute", "bandwidth", "no-tensor-cores", "host-code"})
 """Findings that say where time goes and not why."""
 

@@ -147,8 +147,8 @@ class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `workers-PID.jsonl`, of the process PID whose loader's first worker was sampled as it made batches.
 
     dataset: class of its dataset. looks: how often the worker was looked at, where it did not wait for what to do.
-    files: that lines point to. lines: as in `Samples`. ran_ms: processor time of its thread that makes batches, since
-    it began; handed_over_ms: of its threads that hand them over (0: not known).
+    files: that lines point to. lines, searched: as in `Samples`. ran_ms: processor time of its thread that makes
+    batches, since it began; handed_over_ms: of its threads that hand them over (0: not known).
     """
 
     dataset: str
