@@ -206,6 +206,12 @@ def words() -> None:
         put(f"word_language_model/data/wikitext-2/{name}.txt", "\n".join(lines(count)))
 
 
+def skipgrams() -> None:
+    """Words around each word, as the repository's own tool makes them."""
+    put("data/corpus.txt", "\n".join(lines(60_000)))
+    subprocess.run([sys.executable, "preprocess.py"], check=True)
+
+
 def plain_text() -> None:
     tokenizer("tokens")
     put("train.txt", text(12_000_000))

@@ -157,7 +157,7 @@ class Comparison:
             stand = [side for side in self.before if side.ready]
             most = max(1, min(len(stand), budget.at_once) // 2)
             left = budget.left - state.bench.pauses_s(stand[: 2 * most], LEAST_ROUNDS)
-            new = next((new for new in range(most, 0, -1) if left >= budget.narrowing_s(new)), 0)
+            new = next((new for new in range(most, 0, -1) if left >= MARGIN * budget.narrowing_s(new)), 0)
             if not new:
                 break
             self.short = False  # it is for a look that no time was left
