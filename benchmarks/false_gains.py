@@ -93,7 +93,7 @@ class Machine:
         self.budget = SimpleNamespace(
             seconds=math.inf, left=math.inf, at_once=at_once, crowded=False, boot_s=1.0, warmup_s=0.0,
             best_start_s=1.0, starts_s=lambda _: 1.0,
-            turns_s=lambda *_: math.inf, proof_s=0.0, narrow_s=0.0, proof_of=lambda _: 1.0,
+            turns_s=lambda *_: math.inf, proof_s=0.0, first_proof_s=0.0, narrow_s=0.0, proof_of=lambda _: 1.0,
         )  # fmt: skip
         self.best = SimpleNamespace(levers=[LEVER], diagnosis=SimpleNamespace(peak_bytes=1, memory_bytes=2**40))
         self.facts = SimpleNamespace(peak_rss_bytes=1)
