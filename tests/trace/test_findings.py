@@ -977,6 +977,30 @@ def test_a_cause_that_the_run_names_stays_beside_a_trace() -> None:
     assert found.bound == "input"
 
 
+QKV = " ".join(["[4, 12, 512, 64]"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("op_", "shape", "mask"),
+    [
+        ("_flash_attention", QKV, ""),
+        ("_cudnn_attention", f"{QKV} [4, 1, 512, 512]", "[4, 1, 512, 512]"),
+        ("_cudnn_attention_backward", f"{QKV} {QKV} [4, 12, 512, 1] [4, 1, 512, 512]", "[4, 1, 512, 512]"),
+        ("_efficient_attention_backward", f"{QKV} {QKV} [4, 12, 512]", ""),
+        ("_cudnn_attention", f"{QKV} [4, 1, 1, 512]", ""),  # of keys alone
+        ("_efficient_attention", f"{QKV} [4, 12, 512, 64]".replace("512", "64"), ""),  # may be any operand
+    ],
+)
+def test_attention_with_a_mask_is_told_apart_and_no_cause_is_named(op_: str, shape: str, mask: str) -> None:
+    rows = in_attention(f"aten::_scaled_dot_product{op_}", shape, 5, 8, "bf16", limit="compute"), op("compute", 9, True)
+    found = {one.id: one for one in findings_of(answers(roofline=rows))}
+    assert ("masked-attention" in found) is bool(mask)
+    if mask:
+        one = found["masked-attention"]
+        assert not one.named and f"a mask of {mask}" in one.evidence and "is_causal=True" in one.instead
+        assert one.where is not None and one.where.line == 5 and found["compute"].share == pytest.approx(0.09)
+
+
 @pytest.mark.parametrize(("reached", "little"), [(0.02, True), (0.15, True), (0.3, False), (None, False)])
 def test_kernels_that_hardly_use_memory_are_not_limited_by_it(reached: float | None, little: bool) -> None:
     """'Kernels that memory traffic limits, at 1% of memory bandwidth' was told of many small ones."""

@@ -9,7 +9,7 @@ from hotlap.records.trace import OpRoofline, RankTrace
 
 from ..scaling import per_step_ms, share
 from ._base import SLOW, no_multiple, padded, unaligned
-from .attention import scores, wide
+from .attention import masked, scores, wide
 
 HALF = frozenset({"bf16", "fp16", "fp8"})
 """Types that no lower one is advised for."""
@@ -19,8 +19,8 @@ LESS = "less to compute"
 
 def find(answers: RankTrace) -> list[Finding]:
     """Time in ops that arithmetic limits, beside those of `precision` and `attention`; cost: not known."""
-    told = wide(answers)
     rows = [row for row in answers.roofline if row.limit == "compute" and row.tensor_cores is not False]
+    told = [*wide(answers), *masked(answers)]
     rows = [row for row in rows if row not in told]
     if not rows:
         return []
