@@ -13,7 +13,7 @@ import torch
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measured
-from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
+from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN, CUDNN_OFF, ID
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
@@ -734,6 +734,19 @@ def test_a_switch_of_the_environment_is_at_the_line_that_sets_it(tmp_path: Path)
     facts = {"switches": (name,), "argv": (str(source),), "device": "cuda"}
     (found, *_) = in_order(findings_of(measured(more=facts)))
     assert (found.id, found.where and found.where.line) == ("debug-switches", 2) and name in found.title
+
+
+@pytest.mark.parametrize(("conv", "device", "told"), [(4, "cuda", True), (0, "cuda", False), (4, "cpu", False)])
+def test_cudnn_that_is_off_is_told_of_convolutions_on_a_device(
+    conv: int, device: str, told: bool, tmp_path: Path
+) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("from torch.backends import cudnn\ncudnn.benchmark = True\ncudnn.enabled = False\n")
+    facts = {"switches": (CUDNN,), "argv": (str(source),), "device": device}
+    found = [one for one in findings_of(measured(root={"conv": conv}, more=facts)) if one.id == ID]
+    assert bool(found) is told
+    for one in found:
+        assert one.title == CUDNN_OFF and one.where is not None and one.where.line == 3 and one.named
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -11,7 +11,7 @@ import pytest
 import hotlap.diagnose.findings
 from hotlap.diagnose.findings import compute
 from hotlap.diagnose.findings.compute import ISSUING
-from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
+from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN_OFF, ID
 from hotlap.diagnose.findings.debug_switches import UNTOLD as UNMEASURED
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import with_traces
@@ -708,6 +708,8 @@ def test_every_finding_holds_its_contract() -> None:
             half,
             wide,
             *by_hand,
+            in_attention("aten::_scaled_dot_product_a", f"{QKV} [512, 512]", 6, 4, "bf16", limit="compute"),
+            convolution("convolution", 5, IM2COL),
         ),
         annotations=(
             Annotation(name="Optimizer.step#X", instances=2, host_ns=1, projected_ns=1, busy_ns=MS, kernels=9),
@@ -975,6 +977,40 @@ def test_a_cause_that_the_run_names_stays_beside_a_trace() -> None:
     found = with_traces(diagnosis(rows, again), traced(waits, products))
     assert [one.id for one in found.findings] == ["rows-one-by-one", "recomputing", "no-tensor-cores"]
     assert found.bound == "input"
+
+
+def convolution(name: str, ms: float, *kernels: str, limit: str = "compute") -> OpRoofline:
+    return msgspec.structs.replace(op(limit, ms, True, "bf16"), op=f"aten::{name}", of_peak=0.02, kernels=kernels)
+
+
+IM2COL = "void at::native::im2col_kernel<c10::BFloat16>(long)"
+
+
+def test_convolutions_without_cudnn_are_told_by_their_kernels() -> None:
+    rows = (
+        convolution("convolution_backward", 20, IM2COL, "void at::native::col2im_kernel<float>", "nvjet"),
+        convolution("convolution", 10, IM2COL, "nvjet", limit="bandwidth"),
+        convolution("convolution", 4, "sm90_xmma_fprop_implicit_gemm"),
+        msgspec.structs.replace(convolution("im2col", 5, IM2COL, limit="bandwidth"), of_peak=0.5),  # `F.unfold`
+    )
+    found = {one.id: one for one in findings_of(answers(roofline=rows))}
+    slow = found["slow-convolution"]
+    assert slow.named and slow.share == pytest.approx(0.3) and slow.where == HERE
+    assert "col2im and im2col" in slow.evidence and "cudnn.enabled" in slow.instead
+    assert found["compute"].share == pytest.approx(0.04) and found["bandwidth"].share == pytest.approx(0.05)
+    assert "slow-convolution" not in {one.id for one in findings_of(answers(roofline=rows[2:]))}
+
+
+def test_the_switch_that_a_run_saw_is_told_with_what_the_convolutions_take() -> None:
+    at = Place(file="train.py", line=3)
+    off = Finding(id=ID, bound="unknown", share=0.0, title=CUDNN_OFF, where=at, instead="take it out", named=True)
+    rows = (convolution("convolution", 20, IM2COL),)
+    shown = TraceReport(ranks=(answers(),), findings=findings_of(answers(roofline=rows)))
+    (first,) = (one for one in with_traces(diagnosis(off), shown).findings if one.named)
+    assert (first.id, first.where, first.instead) == ("slow-convolution", at, "take it out")
+    assert first.title.startswith(CUDNN_OFF) and first.share == pytest.approx(0.2)
+    others = traced(Finding(id="bandwidth", bound="bandwidth", share=0.3))
+    assert [one.id for one in with_traces(diagnosis(off), others).findings] == ["bandwidth"], "it costs nothing"
 
 
 QKV = " ".join(["[4, 12, 512, 64]"] * 3)

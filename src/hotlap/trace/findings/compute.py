@@ -10,6 +10,7 @@ from hotlap.records.trace import OpRoofline, RankTrace
 from ..scaling import per_step_ms, share
 from ._base import SLOW, no_multiple, padded, unaligned
 from .attention import masked, scores, wide
+from .convolution import by_windows
 
 HALF = frozenset({"bf16", "fp16", "fp8"})
 """Types that no lower one is advised for."""
@@ -18,9 +19,9 @@ LESS = "less to compute"
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Time in ops that arithmetic limits, beside those of `precision` and `attention`; cost: not known."""
+    """Time in ops that arithmetic limits, beside what `precision`, `attention` and `convolution` tell."""
     rows = [row for row in answers.roofline if row.limit == "compute" and row.tensor_cores is not False]
-    told = [*wide(answers), *masked(answers)]
+    told = [*wide(answers), *masked(answers), *by_windows(answers)]
     rows = [row for row in rows if row not in told]
     if not rows:
         return []
