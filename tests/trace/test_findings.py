@@ -721,9 +721,10 @@ def test_every_finding_holds_its_contract() -> None:
     found = findings_of(full)
     assert {finding.id for finding in found} == {
         "input", "launch", "host-code", "h2d", "communication", "allocator", "no-tensor-cores", "compute", "bandwidth",
-        "optimizer", "sync", "attention-by-hand", "float32-attention", "offloaded-activations",
+        "optimizer", "sync", "attention-by-hand", "float32-attention", "offloaded-activations", "masked-attention",
+        "slow-convolution",
     }  # fmt: skip
-    assert len({finding.id for finding in found}) == len(all_findings()) + 1  # attention has two
+    assert len({finding.id for finding in found}) == len(all_findings()) + 2  # attention has three
     for finding in found:
         assert 0 < finding.share <= 1 and finding.title and finding.evidence and finding.why and finding.instead
         assert finding.cost_ms is None or 0 <= finding.cost_ms <= full.step_ms
