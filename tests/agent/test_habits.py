@@ -60,6 +60,17 @@ def test_a_model_that_is_gone_at_the_end_was_looked_at_not_long_before(runner: R
     assert root.piled
 
 
+def test_settings_that_are_tensors_on_a_device() -> None:
+    parameter = torch.ones(3, requires_grad=True)
+    rate = torch.tensor(1e-3, device="meta")
+    for lr, held in ((rate, ["lr"]), (torch.tensor(1e-3), []), (1e-3, [])):
+        optimizer = torch.optim.AdamW([{"params": [parameter], "lr": lr}])
+        facts = describe_optimizer(optimizer, [parameter])
+        assert facts["on_device"] == look_at_optimizer(optimizer, facts)["on_device"] == held
+    optimizer.param_groups[0]["lr"] = rate
+    assert look_at_optimizer(optimizer, facts)["on_device"] == ["lr"], "it became one later"
+
+
 @pytest.mark.parametrize(
     ("options", "device", "counters"), [({}, "meta", 2), ({}, "cpu", 0), ({"fused": True}, "meta", 0)]
 )

@@ -17,9 +17,9 @@ from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import with_traces
 from hotlap.diagnose.verdict import UNTOLD, without_untold
 from hotlap.levers import all_levers
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import WAITS, Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
-from hotlap.records.run import Facts, Phases, RootFacts
+from hotlap.records.run import Facts, OptimizerFacts, Phases, RootFacts
 from hotlap.records.trace import (
     Annotation,
     Breakdown,
@@ -38,7 +38,7 @@ from hotlap.records.trace import (
     WhatIf,
     Window,
 )
-from hotlap.trace.analyses.syncs import WITHIN_AN_OP
+from hotlap.trace.analyses.syncs import BY_OPTIMIZER, WITHIN_AN_OP
 from hotlap.trace.answer import Asked, answer, view_of
 from hotlap.trace.findings import all_findings, findings_of
 from hotlap.trace.findings._base import MANY_WAITS
@@ -978,6 +978,74 @@ def test_a_cause_that_the_run_names_stays_beside_a_trace() -> None:
     found = with_traces(diagnosis(rows, again), traced(waits, products))
     assert [one.id for one in found.findings] == ["rows-one-by-one", "recomputing", "no-tensor-cores"]
     assert found.bound == "input"
+
+
+READS = Finding(
+    id="sync", bound="sync", share=0.3, cost_ms=15.0, title=WAITS + BY_OPTIMIZER, evidence="90 a step", instead="x",
+    where=Place(file="train.py", line=84), named=True,
+)  # fmt: skip
+LOOP = Finding(
+    id="optimizer", bound="bandwidth", share=0.1, cost_ms=9.0, title="AdamW.step in 900 kernels", evidence=""
+)
+
+
+def with_optimizers(*optimizers: dict[str, Any], run: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
+    usual = OptimizerFacts(name="AdamW", builtin=True, tensors=90, made=("train.py", 73, "main"))
+    facts = Facts(
+        pid=1, rank=0, world=1, argv=(), python="3.12", torch="2.13.0", mode="train",
+        optimizers=tuple(msgspec.structs.replace(usual, **one) for one in optimizers),
+    )  # fmt: skip
+    return with_traces(diagnosis(*run), traced(READS, LOOP), facts=facts).findings
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "title", "instead"),
+    [
+        ({"on_device": ("lr",)}, "AdamW reads its learning rate (`lr`) from", "lr=1e-3)` at line 73"),
+        ({}, "AdamW reads its learning rate, or another setting, from", "`fused=True`"),  # of an older hotlap
+        ({"on_device": (), "counters": 90}, "AdamW reads its step counters from", "map_location='cpu'"),
+    ],
+)
+def test_what_an_optimizer_reads_and_its_loop_are_one_finding(
+    optimizer: dict[str, Any], title: str, instead: str
+) -> None:
+    run = Finding(id="counters-on-device", bound="sync", share=0.5, named=True)
+    (found,) = with_optimizers(optimizer, run=(run,))
+    assert found.title.startswith(title) and instead in found.instead and "90 parameters" in found.evidence
+    assert (found.share, found.cost_ms) == (pytest.approx(0.4), pytest.approx(20.0))
+
+
+@pytest.mark.parametrize(
+    "optimizers",
+    [
+        ({"on_device": ()},),
+        ({"fused": True, "on_device": ("lr",)},),
+        ({"name": "SGD", "on_device": ("lr",)},),
+        ({"builtin": False},),
+        ({"on_device": ("lr",)}, {"on_device": ("lr",)}),  # which one waits is not known
+    ],
+)
+def test_else_it_is_told_as_the_trace_has_it(optimizers: tuple[dict[str, Any], ...]) -> None:
+    assert {one.title for one in with_optimizers(*optimizers)} == {READS.title, LOOP.title}
+
+
+def test_a_rate_on_the_device_is_no_cause_where_a_trace_has_no_waits() -> None:
+    rate = Finding(id="rate-on-device", bound="sync", share=0.5, named=True)
+    assert [one.id for one in with_traces(diagnosis(rate), traced(LOOP)).findings] == ["optimizer"]
+
+
+def test_of_several_optimizers_it_is_that_whose_step_waits() -> None:
+    other = {"name": "Adam", "on_device": ("lr",), "stepped": ("train.py", 80, "main")}
+    found = with_optimizers(other, {"on_device": ("lr",), "stepped": ("train.py", 84, "main")})
+    assert found[0].title.startswith("AdamW reads its learning rate") and len(found) == 1
+
+
+def test_a_trace_alone_says_what_such_an_optimizer_wants() -> None:
+    waits = Sync(
+        cause=BY_OPTIMIZER, call="c", op="aten::item", count=2 * MANY_WAITS, host_ns=MS, idle_ns=8 * MS, where=HERE
+    )
+    (found,) = (one for one in findings_of(answers(syncs=(waits,))) if one.id == "sync")
+    assert "fused=True" in found.instead and "in place of the loop" not in found.instead and found.named
 
 
 def convolution(name: str, ms: float, *kernels: str, limit: str = "compute") -> OpRoofline:

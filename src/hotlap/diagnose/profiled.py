@@ -46,6 +46,7 @@ from .findings._base import MODEL, counted
 from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
 from .offloads import room, with_memory
+from .optimizer_reads import with_reads
 from .repeated import DOUBLE, of_lines
 from .small_ops import small_ops
 
@@ -151,7 +152,7 @@ def with_traces(
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
     shown = [outside_of_forward(one, lines, facts, rank) for one in shown]
     shown = [part for one in shown for part in with_kept(one, lines, rank, room(diagnosis))]
-    kept, shown = _with_switch(kept, shown)
+    kept, shown = with_reads(*_with_switch(kept, shown), facts)
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
     found = known_ops(rank, (*kept, *shown), step_ms, spare, masked)
     ordered = tuple(in_order((*found, *small_ops(rank, shown))))
