@@ -420,6 +420,7 @@ def test_busy_time_is_divided_into_arithmetic_with_and_without_tensor_cores_and_
         ("aten::mm", "[8192, 512] [512, 50257]", "bf16", 0.8, ""),  # fast all the same
         ("aten::mm", "[8192, 512] [512, 50257]", "fp32", 0.2, ""),  # not on the tensor cores
         ("aten::mm", "[8192, 512] [512, 10]", "bf16", 0.01, ""),
+        ("aten::_scaled_dot_product_x", "[8, 3, 99, 99] [8, 3, 99, 99]", "bf16", 0.2, ""),
     ],
 )
 def test_a_dimension_that_fast_kernels_do_not_take_is_to_be_padded(
@@ -433,6 +434,18 @@ def test_a_dimension_that_fast_kernels_do_not_take_is_to_be_padded(
     assert ("is no multiple of" in one.evidence) is bool(told)
     others = op("compute", 90, True, "bf16")  # of which it is a small part
     assert "padded" not in findings_of(answers(roofline=(row, others)))[0].instead
+
+
+def test_slow_arithmetic_says_which_kernels_ran() -> None:
+    ran = "Memset (Device)", "void cudnn::fusion::compute_dot<true, 64>(void const*)", "sm90_xmma_dgrad", "third"
+    said = []
+    for reached in (0.1, 0.8):
+        row = msgspec.structs.replace(op("compute", 20, True, "bf16"), of_peak=reached, kernels=ran)
+        (one,) = findings_of(answers(roofline=(row,)))
+        assert one.instead == "less to compute"
+        said.append((one.evidence.partition("peak")[2], one.why))
+    assert said[0][0] == ", in compute_dot and sm90_xmma_dgrad" and "reach no more" in said[0][1]
+    assert said[1][0] == "" and "as fast as" in said[1][1]
 
 
 def test_of_kernels_without_sizes_those_move_data_whose_names_say_so() -> None:
@@ -1119,7 +1132,7 @@ def test_kernels_that_hardly_use_memory_are_not_limited_by_it(reached: float | N
     ("dtype", "reached", "softmax", "said"),
     [
         ("bf16", 0.7, False, "less to compute"),
-        ("bf16", 0.3, False, "dimensions that fill whole tiles, less to compute"),
+        ("bf16", 0.3, False, "less to compute"),
         ("fp32", 0.7, False, "lower precision, less to compute"),
         ("bf16", 0.7, True, "fused attention, less to compute"),
     ],

@@ -16,8 +16,8 @@ from .findings.rate_on_device import as_number, reads_settings, settings, why
 def with_reads(
     kept: Sequence[Finding], shown: Sequence[Finding], facts: Facts | None
 ) -> tuple[list[Finding], list[Finding]]:
-    """Findings of the run and of its trace, in which waits and kernels of such an optimizer are one. Where the trace has
-    no such waits, a rate on the device is no cause."""
+    """Findings of the run and of its trace, in which waits and kernels of such an optimizer are one. Where the trace
+    has no such waits, a rate on the device is no cause."""
     waits = next((one for one in shown if one.named and one.title == WAITS + BY_OPTIMIZER), None)
     one = _of(waits, facts.optimizers) if waits is not None and facts is not None else None
     if waits is None or one is None:
