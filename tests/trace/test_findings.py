@@ -478,6 +478,29 @@ def test_copies_within_the_device_are_traffic_of_its_memory_and_not_of_the_host(
     assert found(2, "Memset (Device)")["h2d"] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "pinned", "small"),
+    [("Pageable", 192 << 20, True, False), ("Pinned", 192 << 20, False, False), ("Pageable", 64, True, True)],
+)
+def test_copies_of_pageable_memory_say_so_and_numbers_alone_are_made_once(
+    kind: str, size: int, pinned: bool, small: bool
+) -> None:
+    row = KernelTime(by="name", key=f"Memcpy HtoD ({kind} -> Device)", ns=30 * MS, count=2, share=0.3, longest_ns=1)
+    there = Place(file="train.py", line=60, function="batches")
+    copies = (
+        CopyTime(way="in", within="", count=2, bytes=2 * size, exposed_ns=30 * MS, where=HERE),
+        CopyTime(way="in", within="", count=1, bytes=size // 8, exposed_ns=MS, where=there),
+    )
+    one = msgspec.structs.replace(answers().breakdown[0], exposed_copy_ns=31 * MS)
+    gaps = (gap("copy", 1, there),)  # the little that it waits is elsewhere
+    found = {one.id: one for one in findings_of(answers(breakdown=(one,), kernels=(row,), copies=copies, gaps=gaps))}
+    told = found["h2d"]
+    assert told.where == HERE, "where most of it is copied"
+    assert ("pin_memory()" in told.instead) is ("staging" in told.why) is pinned
+    assert ("torch.tensor([...])" in told.instead) is small
+    assert ("192.0 MiB a step" in told.evidence) is not small
+
+
 def test_an_optimizer_is_named_where_one_pass_would_win() -> None:
     note = Annotation(
         name="Optimizer.step#AdamW.step", instances=2, host_ns=MS, projected_ns=MS, busy_ns=6 * MS, kernels=100
