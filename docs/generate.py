@@ -262,7 +262,7 @@ def schema(name: str) -> dict[str, Any]:
     for title, definition in made["$defs"].items():
         told, fields = described(kinds[title])
         definition["description"] = told
-        for field, property_ in definition["properties"].items():
+        for field, property_ in definition.get("properties", {}).items():  # none of what is an array
             if field in fields:
                 definition["properties"][field] = {"description": fields[field], **property_}
     top = made["$defs"].pop(kind.__name__)

@@ -13,6 +13,7 @@ from hotlap.agent.facts import Script
 from hotlap.agent.facts.hooks import most_alike
 from hotlap.agent.facts.inputs import padded_steps, padding
 from hotlap.agent.facts.optimizer import describe_optimizer, idle_rows, look_at_optimizer
+from hotlap.agent.habits import switches
 
 from .harness import Runner, check_clean
 
@@ -38,11 +39,32 @@ def test_a_habit_is_seen_where_it_is_and_nowhere_else(what: str, runner: Runner)
     assert optimizer.matrix == (() if what == "sparse" else (20_000, 4))
 
 
+@pytest.mark.parametrize(("cuda", "seen"), [(True, ["cudnn.enabled"]), (False, [])])
+def test_cudnn_that_is_off_is_seen_where_cuda_is_used(cuda: bool, seen: list[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    with torch.backends.cudnn.flags(enabled=False):
+        assert switches() == seen
+    with torch.backends.cudnn.flags(enabled=True):
+        assert switches() == []
+
+
 def test_a_model_that_is_gone_at_the_end_was_looked_at_not_long_before(runner: Runner) -> None:
     ran = runner.untouched("gone.py")
     (root,) = ran.facts.roots
     assert root.hooks == (0, 7)
     assert root.piled
+
+
+def test_settings_that_are_tensors_on_a_device() -> None:
+    parameter = torch.ones(3, requires_grad=True)
+    rate = torch.tensor(1e-3, device="meta")
+    for lr, held in ((rate, ["lr"]), (torch.tensor(1e-3), []), (1e-3, [])):
+        optimizer = torch.optim.AdamW([{"params": [parameter], "lr": lr}])
+        facts = describe_optimizer(optimizer, [parameter])
+        assert facts["on_device"] == look_at_optimizer(optimizer, facts)["on_device"] == held
+    optimizer.param_groups[0]["lr"] = rate
+    assert look_at_optimizer(optimizer, facts)["on_device"] == ["lr"], "it became one later"
 
 
 @pytest.mark.parametrize(

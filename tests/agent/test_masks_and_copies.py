@@ -160,6 +160,10 @@ WINDOW = TRIL.triu(-16)
 DOCUMENTS = TRIL & (torch.arange(96) < 40).eq((torch.arange(96) < 40)[:, None])
 ONE_PADDED = TRIL.expand(2, 1, 96, 96).clone()
 ONE_PADDED[1, :, :, 90:] = False
+LEFT_PADDED = TRIL.expand(2, 1, 96, 96).clone()
+LEFT_PADDED[1, :, :, :6] = False
+FULL_AT_THE_END = FULL.clone()
+FULL_AT_THE_END[:, 90:] = False
 LEARNED = nn.Parameter(torch.zeros(96, 96))
 
 
@@ -172,49 +176,77 @@ def masked(mask: torch.Tensor | None, **more: Any) -> Callable[[], None]:
     return step
 
 
-def kinds(step: Callable[[], None], other: Callable[[], None] | None = None) -> list[tuple[str, int]]:
-    return [(kind, times) for *_, kind, times in document(step, other or step)["masks"]]
+def told(step: Callable[[], None], other: Callable[[], None] | None = None) -> list[tuple[str, int]]:
+    return [(kind, times) for *_, kind, times, _, _ in document(step, other or step)["masks"]]
 
 
 def test_a_mask_that_is_causal() -> None:
-    assert kinds(masked(TRIL)) == kinds(masked(HIDDEN)) == kinds(masked(TRIL.expand(2, 2, 96, 96))) == [("causal", 2)]
+    assert told(masked(TRIL)) == told(masked(HIDDEN)) == told(masked(TRIL.expand(2, 2, 96, 96))) == [("causal", 2)]
     assert [row[3] for row in document(masked(TRIL))["masks"]] == ["causal"]
 
 
+def test_a_causal_mask_with_padding_at_the_end_of_rows() -> None:
+    as_numbers = torch.zeros(2, 1, 96, 96).masked_fill_(~ONE_PADDED, -torch.inf)
+    assert told(masked(ONE_PADDED)) == told(masked(as_numbers)) == [("padded", 2)]
+    assert told(masked(TRIL), masked(ONE_PADDED)) == [("padded", 2)], "one batch had none"
+
+
 def test_a_mask_that_leaves_nothing_out() -> None:
-    assert kinds(masked(FULL)) == kinds(masked(torch.zeros(96, 96))) == [("nothing", 2)]
-    assert document(masked(FULL))["masks"] == [], "once may be a batch without padding"
+    assert told(masked(FULL)) == told(masked(torch.zeros(96, 96))) == [("nothing", 2)]
+    assert [row[3] for row in document(masked(FULL))["masks"]] == ["partly"], "once may be a batch without padding"
 
 
 @pytest.mark.parametrize(
     "mask",
-    [
-        WINDOW,
-        DOCUMENTS,
-        ONE_PADDED,
-        TRIL.roll(1, 0),
-        TRIL.T,
-        torch.randn(96, 96),
-        LEARNED,
-        FULL[:1].expand(2, 1, 1, 96),
-    ],
+    [WINDOW, DOCUMENTS, LEFT_PADDED, FULL_AT_THE_END, TRIL.roll(1, 0), TRIL.T, torch.randn(96, 96)],
 )
-def test_other_masks_are_needed(mask: torch.Tensor) -> None:
-    assert kinds(masked(mask)) == []
+def test_other_masks_are_of_another_kind(mask: torch.Tensor) -> None:
+    assert told(masked(mask)) == [("partly", 2)]
 
 
-def test_masks_that_differ_are_needed() -> None:
+@pytest.mark.parametrize("mask", [FULL[:1].expand(2, 1, 1, 96), LEARNED])
+def test_of_keys_alone_or_without_a_kernel_for_it_no_mask_is_told(mask: torch.Tensor) -> None:
+    assert told(masked(mask)) == []
+
+
+def test_how_much_a_mask_hides_in_whole_blocks() -> None:
+    left, every_other = torch.zeros(2, 128, 128, dtype=torch.bool)
+    left[:, 64:], every_other[:, ::2] = True, True
+    q, shares = torch.randn(1, 1, 128, 8), []
+    for mask in (left, every_other, torch.ones(128, 128, dtype=torch.bool).tril()):
+        ((*_, hidden, _),) = document(lambda mask=mask: attention(q, q, q, attn_mask=mask))["masks"]
+        shares.append(hidden)
+    assert shares == [0.5, 0.0, 0.25], "a block on the diagonal is not"
+
+
+def test_masks_that_differ_are_of_another_kind() -> None:
     def step() -> None:
         for mask in (TRIL, WINDOW):
             attention(Q, Q, Q, attn_mask=mask)
 
-    assert kinds(step) == [] and kinds(masked(TRIL), masked(WINDOW)) == []
-    assert kinds(masked(None)) == [] and kinds(masked(None, is_causal=True)) == []
+    assert told(step) == [("partly", 2)] and told(masked(TRIL), masked(WINDOW)) == [("partly", 2)]
+    assert told(masked(None)) == [] and told(masked(None, is_causal=True)) == []
 
 
 def test_a_mask_is_looked_at_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hotlap.agent.masks.MOST_ELEMENTS", 500)
-    assert kinds(masked(TRIL)) == [("causal", 2)] and kinds(masked(WINDOW)) == []
+    assert told(masked(TRIL)) == [("causal", 2)] and told(masked(WINDOW)) == [("partly", 2)]
+    assert told(masked(ONE_PADDED)) == [("padded", 2)]
+
+
+def mask_of(ids: torch.Tensor) -> torch.Tensor:
+    return TRIL & (ids != 0)[:, None, None]
+
+
+def test_the_line_that_makes_it_is_known() -> None:
+    def step() -> None:
+        mask = mask_of(torch.ones(2, 96))
+        attention(Q, Q, Q, attn_mask=mask)
+
+    ((*_, made),) = document(step)["masks"]
+    assert made[1:] == (mask_of.__code__.co_firstlineno + 1, "mask_of")
+    ((*_, unknown),) = document(masked(TRIL))["masks"]
+    assert unknown is None, "it is older than the step"
 
 
 # autocast

@@ -252,7 +252,9 @@ def test_masks_and_autocast_of_a_step(runner: Runner) -> None:
     check_clean(ran)
     found, text = lines_of(ran), (SCRIPTS / "given.py").read_text().splitlines()
     at = {mark: number for number, line in enumerate(text, 1) if (mark := line.partition("# line: ")[2])}
-    assert [row[1:] for row in found.masks] == [(at["attention"], "Net.forward", "causal", 1)]
+    assert [(one.line, one.function, one.kind, one.times) for one in found.masks] == [
+        (at["attention"], "Net.forward", "causal", 1)
+    ]
     assert [row[1:] for row in found.autocasts] == [(at["autocast"], "main")]
 
 

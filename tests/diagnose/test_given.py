@@ -14,15 +14,17 @@ from hotlap.diagnose.known_ops import known_ops
 from hotlap.diagnose.masks import of_lines
 from hotlap.diagnose.profiled import with_traces
 from hotlap.records.diagnosis import Finding, Place
-from hotlap.records.profile import Lines
+from hotlap.records.profile import Lines, MaskedLine
 from hotlap.records.run import Facts, RootFacts
 from hotlap.records.trace import CopyTime, OpRoofline, RankTrace, TraceReport
+from hotlap.trace.findings.attention import MASKED
+from hotlap.trace.findings.compute import LESS
 
 MS = 1_000_000
 LINES = Lines(
     steps=1,
     files=("model.py",),
-    masks=((0, 7, "Net.forward", "causal", 12),),
+    masks=(MaskedLine(0, 7, "Net.forward", "causal", 12),),
     copied=((0, 7, "Net.forward", 96 << 20),),
     autocasts=((0, 40, "train_step"),),
 )
@@ -66,14 +68,43 @@ def test_on_the_cpu_it_has_its_part_of_the_model() -> None:
 
 
 def test_a_mask_that_hides_nothing_is_a_cause_of_its_own() -> None:
-    lines = msgspec.structs.replace(LINES, masks=((0, 7, "Net.forward", "nothing", 12),))
+    lines = msgspec.structs.replace(LINES, masks=(MaskedLine(0, 7, "Net.forward", "nothing", 12),))
     first, *_ = known_ops(device(op(FLASH, 8 * MS)), (BANDWIDTH,), 10.0, masked=list(of_lines(lines)))
     assert first.id == "idle-mask" and first.cost_ms is None and "the same as none" in first.evidence
+
+
+def of_kind(kind: Any, hidden: float) -> Lines:
+    return msgspec.structs.replace(LINES, masks=(MaskedLine(0, 7, "Net.forward", kind, 12, hidden, (0, 3, "main")),))
+
+
+def test_of_padding_and_of_documents_it_says_what_to_do_and_where_the_mask_is_made() -> None:
+    rank = device(op(FLASH, 7 * MS), op("aten::where", MS))
+    padded, *_ = known_ops(rank, (BANDWIDTH,), 10.0, masked=list(of_lines(of_kind("padded", 0.6))))
+    assert (padded.id, padded.share, padded.cost_ms) == ("causal-mask", pytest.approx(0.4), pytest.approx(2.4))
+    assert "is_causal=True" in padded.instead and "ignore_index" in padded.instead and "line 3" in padded.instead
+    partly, *_ = known_ops(rank, (BANDWIDTH,), 10.0, masked=list(of_lines(of_kind("partly", 0.75))))
+    assert (partly.id, partly.named, partly.cost_ms) == ("hiding-mask", True, pytest.approx(3.0))
+    assert "75%" in partly.evidence and "FlexAttention" in partly.instead
+
+
+GIVEN_A_MASK = Finding(id=MASKED, bound="compute", share=0.4, title="a mask", where=AT, evidence="4 ms", instead="x")
+
+
+def test_what_a_trace_says_of_a_mask_gives_way_to_what_is_known_of_it() -> None:
+    rank = device(op(FLASH, 8 * MS))
+    ids = [one.id for one in known_ops(rank, (GIVEN_A_MASK,), 10.0, masked=list(of_lines(LINES)))]
+    assert ids == ["causal-mask"]
+    (needed,) = known_ops(rank, (GIVEN_A_MASK,), 10.0, masked=list(of_lines(of_kind("partly", 0.1))))
+    assert not needed.named and "hide 10% of" in needed.evidence and needed.instead == LESS
+    (little,) = known_ops(device(op(FLASH, MS)), (GIVEN_A_MASK,), 10.0, masked=list(of_lines(LINES)))
+    assert not little.named and "is_causal=True" in little.instead
+    assert known_ops(rank, (GIVEN_A_MASK,), 10.0) == (GIVEN_A_MASK,)
 
 
 @pytest.mark.parametrize(
     ("ops", "lines"),
     [
+        ((op(FLASH, 9 * MS),), of_kind("partly", 0.1)),
         ((op(FLASH, MS),), LINES),  # 5%
         ((op("aten::add", 9 * MS),), LINES),
         ((op(FLASH, 9 * MS, where=Place(file="model.py", line=8)),), LINES),

@@ -13,7 +13,7 @@ import torch
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measured
-from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
+from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN, CUDNN_OFF, ID
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
@@ -36,6 +36,7 @@ LOADER = LoaderFacts(
 )  # fmt: skip
 ROOT = RootFacts(name="Net", parameters=9, modules=3)
 ADAM = OptimizerFacts(name="Adam", builtin=True, tensors=2)
+COMPILED_UPDATE = (CompiledFunction(file="/torch/optim/adam.py", line=1, function="step", graphs=1),)
 HOST = HostFacts(steps=20)
 PHASES = Phases(data=4.0, forward=2.0, backward=2.0, optimizer=1.0, other=1.0)
 GIB = 2.0**30
@@ -138,6 +139,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("idle-rows", {**UPDATES, "optimizer": {**UPDATES["optimizer"], "idle": 0.97, "matrix": (60_000, 64)}}),
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
     ("counters-on-device", {"optimizer": {"counters": 90}}),
+    ("rate-on-device", {"optimizer": {"on_device": ("lr",), "tensors": 90}}),
     ("recomputing", {"more": {"recomputed": 8}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120), "alike": (1, 60)}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
@@ -375,6 +377,12 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"more": {"retained": 0.2, "backwards": 40, "optimizer_steps": 10}},
         {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
         {"optimizer": {"counters": 1}},
+        {"optimizer": {"on_device": ("lr",), "tensors": 90, "fused": True}},  # it reads it on the device
+        {"optimizer": {"on_device": ("lr",), "tensors": 90, "capturable": True}},
+        {"optimizer": {"on_device": ("lr",), "tensors": 90}, "more": {"compiled": COMPILED_UPDATE}},
+        {"optimizer": {"on_device": ("lr",), "tensors": 90, "name": "SGD"}},  # it reads it once
+        {"optimizer": {"on_device": ("lr",), "tensors": 90, "builtin": False}},
+        {"optimizer": {"on_device": ("lr",), "tensors": 2}},
         {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short
         {"more": {"recomputed": 8}, "memory_bytes": None},
         {"jump": Jump(50, 4.0, 16.0, "backward", 12.0)},
@@ -734,6 +742,19 @@ def test_a_switch_of_the_environment_is_at_the_line_that_sets_it(tmp_path: Path)
     facts = {"switches": (name,), "argv": (str(source),), "device": "cuda"}
     (found, *_) = in_order(findings_of(measured(more=facts)))
     assert (found.id, found.where and found.where.line) == ("debug-switches", 2) and name in found.title
+
+
+@pytest.mark.parametrize(("conv", "device", "told"), [(4, "cuda", True), (0, "cuda", False), (4, "cpu", False)])
+def test_cudnn_that_is_off_is_told_of_convolutions_on_a_device(
+    conv: int, device: str, told: bool, tmp_path: Path
+) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("from torch.backends import cudnn\ncudnn.benchmark = True\ncudnn.enabled = False\n")
+    facts = {"switches": (CUDNN,), "argv": (str(source),), "device": device}
+    found = [one for one in findings_of(measured(root={"conv": conv}, more=facts)) if one.id == ID]
+    assert bool(found) is told
+    for one in found:
+        assert one.title == CUDNN_OFF and one.where is not None and one.where.line == 3 and one.named
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

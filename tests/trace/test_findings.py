@@ -11,15 +11,15 @@ import pytest
 import hotlap.diagnose.findings
 from hotlap.diagnose.findings import compute
 from hotlap.diagnose.findings.compute import ISSUING
-from hotlap.diagnose.findings.debug_switches import ANOMALY, ID
+from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN_OFF, ID
 from hotlap.diagnose.findings.debug_switches import UNTOLD as UNMEASURED
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import with_traces
 from hotlap.diagnose.verdict import UNTOLD, without_untold
 from hotlap.levers import all_levers
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
+from hotlap.records.diagnosis import WAITS, Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
-from hotlap.records.run import Facts, Phases, RootFacts
+from hotlap.records.run import Facts, OptimizerFacts, Phases, RootFacts
 from hotlap.records.trace import (
     Annotation,
     Breakdown,
@@ -38,7 +38,7 @@ from hotlap.records.trace import (
     WhatIf,
     Window,
 )
-from hotlap.trace.analyses.syncs import WITHIN_AN_OP
+from hotlap.trace.analyses.syncs import BY_OPTIMIZER, WITHIN_AN_OP
 from hotlap.trace.answer import Asked, answer, view_of
 from hotlap.trace.findings import all_findings, findings_of
 from hotlap.trace.findings._base import MANY_WAITS
@@ -421,6 +421,7 @@ def test_busy_time_is_divided_into_arithmetic_with_and_without_tensor_cores_and_
         ("aten::mm", "[8192, 512] [512, 50257]", "bf16", 0.8, ""),  # fast all the same
         ("aten::mm", "[8192, 512] [512, 50257]", "fp32", 0.2, ""),  # not on the tensor cores
         ("aten::mm", "[8192, 512] [512, 10]", "bf16", 0.01, ""),
+        ("aten::_scaled_dot_product_x", "[8, 3, 99, 99] [8, 3, 99, 99]", "bf16", 0.2, ""),
     ],
 )
 def test_a_dimension_that_fast_kernels_do_not_take_is_to_be_padded(
@@ -434,6 +435,18 @@ def test_a_dimension_that_fast_kernels_do_not_take_is_to_be_padded(
     assert ("is no multiple of" in one.evidence) is bool(told)
     others = op("compute", 90, True, "bf16")  # of which it is a small part
     assert "padded" not in findings_of(answers(roofline=(row, others)))[0].instead
+
+
+def test_slow_arithmetic_says_which_kernels_ran() -> None:
+    ran = "Memset (Device)", "void cudnn::fusion::compute_dot<true, 64>(void const*)", "sm90_xmma_dgrad", "third"
+    said = []
+    for reached in (0.1, 0.8):
+        row = msgspec.structs.replace(op("compute", 20, True, "bf16"), of_peak=reached, kernels=ran)
+        (one,) = findings_of(answers(roofline=(row,)))
+        assert one.instead == "less to compute"
+        said.append((one.evidence.partition("peak")[2], one.why))
+    assert said[0][0] == ", in compute_dot and sm90_xmma_dgrad" and "reach no more" in said[0][1]
+    assert said[1][0] == "" and "as fast as" in said[1][1]
 
 
 def test_of_kernels_without_sizes_those_move_data_whose_names_say_so() -> None:
@@ -464,6 +477,29 @@ def test_copies_within_the_device_are_traffic_of_its_memory_and_not_of_the_host(
     assert found(0, "Memcpy HtoD (Pinned -> Device)") == {"h2d": pytest.approx(0.12), "bandwidth": pytest.approx(0.1)}
     assert found(12, "Memcpy DtoD (Device -> Device)") == {"bandwidth": pytest.approx(0.12)}
     assert found(2, "Memset (Device)")["h2d"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "pinned", "small"),
+    [("Pageable", 192 << 20, True, False), ("Pinned", 192 << 20, False, False), ("Pageable", 64, True, True)],
+)
+def test_copies_of_pageable_memory_say_so_and_numbers_alone_are_made_once(
+    kind: str, size: int, pinned: bool, small: bool
+) -> None:
+    row = KernelTime(by="name", key=f"Memcpy HtoD ({kind} -> Device)", ns=30 * MS, count=2, share=0.3, longest_ns=1)
+    there = Place(file="train.py", line=60, function="batches")
+    copies = (
+        CopyTime(way="in", within="", count=2, bytes=2 * size, exposed_ns=30 * MS, where=HERE),
+        CopyTime(way="in", within="", count=1, bytes=size // 8, exposed_ns=MS, where=there),
+    )
+    one = msgspec.structs.replace(answers().breakdown[0], exposed_copy_ns=31 * MS)
+    gaps = (gap("copy", 1, there),)  # the little that it waits is elsewhere
+    found = {one.id: one for one in findings_of(answers(breakdown=(one,), kernels=(row,), copies=copies, gaps=gaps))}
+    told = found["h2d"]
+    assert told.where == HERE, "where most of it is copied"
+    assert ("pin_memory()" in told.instead) is ("staging" in told.why) is pinned
+    assert ("torch.tensor([...])" in told.instead) is small
+    assert ("192.0 MiB a step" in told.evidence) is not small
 
 
 def test_an_optimizer_is_named_where_one_pass_would_win() -> None:
@@ -709,6 +745,8 @@ def test_every_finding_holds_its_contract() -> None:
             half,
             wide,
             *by_hand,
+            in_attention("aten::_scaled_dot_product_a", f"{QKV} [512, 512]", 6, 4, "bf16", limit="compute"),
+            convolution("convolution", 5, IM2COL),
         ),
         annotations=(
             Annotation(name="Optimizer.step#X", instances=2, host_ns=1, projected_ns=1, busy_ns=MS, kernels=9),
@@ -720,9 +758,10 @@ def test_every_finding_holds_its_contract() -> None:
     found = findings_of(full)
     assert {finding.id for finding in found} == {
         "input", "launch", "host-code", "h2d", "communication", "allocator", "no-tensor-cores", "compute", "bandwidth",
-        "optimizer", "sync", "attention-by-hand", "float32-attention", "offloaded-activations",
+        "optimizer", "sync", "attention-by-hand", "float32-attention", "offloaded-activations", "masked-attention",
+        "slow-convolution",
     }  # fmt: skip
-    assert len({finding.id for finding in found}) == len(all_findings()) + 1  # attention has two
+    assert len({finding.id for finding in found}) == len(all_findings()) + 2  # attention has three
     for finding in found:
         assert 0 < finding.share <= 1 and finding.title and finding.evidence and finding.why and finding.instead
         assert finding.cost_ms is None or 0 <= finding.cost_ms <= full.step_ms
@@ -971,6 +1010,132 @@ def test_a_cause_that_the_run_names_stays_beside_a_trace() -> None:
     assert found.bound == "input"
 
 
+READS = Finding(
+    id="sync", bound="sync", share=0.3, cost_ms=15.0, title=WAITS + BY_OPTIMIZER, evidence="90 a step", instead="x",
+    where=Place(file="train.py", line=84), named=True,
+)  # fmt: skip
+LOOP = Finding(
+    id="optimizer", bound="bandwidth", share=0.1, cost_ms=9.0, title="AdamW.step in 900 kernels", evidence=""
+)
+
+
+def with_optimizers(*optimizers: dict[str, Any], run: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
+    usual = OptimizerFacts(name="AdamW", builtin=True, tensors=90, made=("train.py", 73, "main"))
+    facts = Facts(
+        pid=1, rank=0, world=1, argv=(), python="3.12", torch="2.13.0", mode="train",
+        optimizers=tuple(msgspec.structs.replace(usual, **one) for one in optimizers),
+    )  # fmt: skip
+    return with_traces(diagnosis(*run), traced(READS, LOOP), facts=facts).findings
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "title", "instead"),
+    [
+        ({"on_device": ("lr",)}, "AdamW reads its learning rate (`lr`) from", "lr=1e-3)` at line 73"),
+        ({}, "AdamW reads its learning rate, or another setting, from", "`fused=True`"),  # of an older hotlap
+        ({"on_device": (), "counters": 90}, "AdamW reads its step counters from", "map_location='cpu'"),
+    ],
+)
+def test_what_an_optimizer_reads_and_its_loop_are_one_finding(
+    optimizer: dict[str, Any], title: str, instead: str
+) -> None:
+    run = Finding(id="counters-on-device", bound="sync", share=0.5, named=True)
+    (found,) = with_optimizers(optimizer, run=(run,))
+    assert found.title.startswith(title) and instead in found.instead and "90 parameters" in found.evidence
+    assert (found.share, found.cost_ms) == (pytest.approx(0.4), pytest.approx(20.0))
+
+
+@pytest.mark.parametrize(
+    "optimizers",
+    [
+        ({"on_device": ()},),
+        ({"fused": True, "on_device": ("lr",)},),
+        ({"name": "SGD", "on_device": ("lr",)},),
+        ({"builtin": False},),
+        ({"on_device": ("lr",)}, {"on_device": ("lr",)}),  # which one waits is not known
+    ],
+)
+def test_else_it_is_told_as_the_trace_has_it(optimizers: tuple[dict[str, Any], ...]) -> None:
+    assert {one.title for one in with_optimizers(*optimizers)} == {READS.title, LOOP.title}
+
+
+def test_a_rate_on_the_device_is_no_cause_where_a_trace_has_no_waits() -> None:
+    rate = Finding(id="rate-on-device", bound="sync", share=0.5, named=True)
+    assert [one.id for one in with_traces(diagnosis(rate), traced(LOOP)).findings] == ["optimizer"]
+
+
+def test_of_several_optimizers_it_is_that_whose_step_waits() -> None:
+    other = {"name": "Adam", "on_device": ("lr",), "stepped": ("train.py", 80, "main")}
+    found = with_optimizers(other, {"on_device": ("lr",), "stepped": ("train.py", 84, "main")})
+    assert found[0].title.startswith("AdamW reads its learning rate") and len(found) == 1
+
+
+def test_a_trace_alone_says_what_such_an_optimizer_wants() -> None:
+    waits = Sync(
+        cause=BY_OPTIMIZER, call="c", op="aten::item", count=2 * MANY_WAITS, host_ns=MS, idle_ns=8 * MS, where=HERE
+    )
+    (found,) = (one for one in findings_of(answers(syncs=(waits,))) if one.id == "sync")
+    assert "fused=True" in found.instead and "in place of the loop" not in found.instead and found.named
+
+
+def convolution(name: str, ms: float, *kernels: str, limit: str = "compute") -> OpRoofline:
+    return msgspec.structs.replace(op(limit, ms, True, "bf16"), op=f"aten::{name}", of_peak=0.02, kernels=kernels)
+
+
+IM2COL = "void at::native::im2col_kernel<c10::BFloat16>(long)"
+
+
+def test_convolutions_without_cudnn_are_told_by_their_kernels() -> None:
+    rows = (
+        convolution("convolution_backward", 20, IM2COL, "void at::native::col2im_kernel<float>", "nvjet"),
+        convolution("convolution", 10, IM2COL, "nvjet", limit="bandwidth"),
+        convolution("convolution", 4, "sm90_xmma_fprop_implicit_gemm"),
+        msgspec.structs.replace(convolution("im2col", 5, IM2COL, limit="bandwidth"), of_peak=0.5),  # `F.unfold`
+    )
+    found = {one.id: one for one in findings_of(answers(roofline=rows))}
+    slow = found["slow-convolution"]
+    assert slow.named and slow.share == pytest.approx(0.3) and slow.where == HERE
+    assert "col2im and im2col" in slow.evidence and "cudnn.enabled" in slow.instead
+    assert found["compute"].share == pytest.approx(0.04) and found["bandwidth"].share == pytest.approx(0.05)
+    assert "slow-convolution" not in {one.id for one in findings_of(answers(roofline=rows[2:]))}
+
+
+def test_the_switch_that_a_run_saw_is_told_with_what_the_convolutions_take() -> None:
+    at = Place(file="train.py", line=3)
+    off = Finding(id=ID, bound="unknown", share=0.0, title=CUDNN_OFF, where=at, instead="take it out", named=True)
+    rows = (convolution("convolution", 20, IM2COL),)
+    shown = TraceReport(ranks=(answers(),), findings=findings_of(answers(roofline=rows)))
+    (first,) = (one for one in with_traces(diagnosis(off), shown).findings if one.named)
+    assert (first.id, first.where, first.instead) == ("slow-convolution", at, "take it out")
+    assert first.title.startswith(CUDNN_OFF) and first.share == pytest.approx(0.2)
+    others = traced(Finding(id="bandwidth", bound="bandwidth", share=0.3))
+    assert [one.id for one in with_traces(diagnosis(off), others).findings] == ["bandwidth"], "it costs nothing"
+
+
+QKV = " ".join(["[4, 12, 512, 64]"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("op_", "shape", "mask"),
+    [
+        ("_flash_attention", QKV, ""),
+        ("_cudnn_attention", f"{QKV} [4, 1, 512, 512]", "[4, 1, 512, 512]"),
+        ("_cudnn_attention_backward", f"{QKV} {QKV} [4, 12, 512, 1] [4, 1, 512, 512]", "[4, 1, 512, 512]"),
+        ("_efficient_attention_backward", f"{QKV} {QKV} [4, 12, 512]", ""),
+        ("_cudnn_attention", f"{QKV} [4, 1, 1, 512]", ""),  # of keys alone
+        ("_efficient_attention", f"{QKV} [4, 12, 512, 64]".replace("512", "64"), ""),  # may be any operand
+    ],
+)
+def test_attention_with_a_mask_is_told_apart_and_no_cause_is_named(op_: str, shape: str, mask: str) -> None:
+    rows = in_attention(f"aten::_scaled_dot_product{op_}", shape, 5, 8, "bf16", limit="compute"), op("compute", 9, True)
+    found = {one.id: one for one in findings_of(answers(roofline=rows))}
+    assert ("masked-attention" in found) is bool(mask)
+    if mask:
+        one = found["masked-attention"]
+        assert not one.named and f"a mask of {mask}" in one.evidence and "is_causal=True" in one.instead
+        assert one.where is not None and one.where.line == 5 and found["compute"].share == pytest.approx(0.09)
+
+
 @pytest.mark.parametrize(("reached", "little"), [(0.02, True), (0.15, True), (0.3, False), (None, False)])
 def test_kernels_that_hardly_use_memory_are_not_limited_by_it(reached: float | None, little: bool) -> None:
     """'Kernels that memory traffic limits, at 1% of memory bandwidth' was told of many small ones."""
@@ -984,7 +1149,7 @@ def test_kernels_that_hardly_use_memory_are_not_limited_by_it(reached: float | N
     ("dtype", "reached", "softmax", "said"),
     [
         ("bf16", 0.7, False, "less to compute"),
-        ("bf16", 0.3, False, "dimensions that fill whole tiles, less to compute"),
+        ("bf16", 0.3, False, "less to compute"),
         ("fp32", 0.7, False, "lower precision, less to compute"),
         ("bf16", 0.7, True, "fused attention, less to compute"),
     ],

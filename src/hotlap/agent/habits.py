@@ -65,7 +65,7 @@ class Habits:
 
 
 def switches() -> list[str]:
-    """Switches for debugging that are on now."""
+    """Switches for debugging that are on now, and cuDNN where it is off."""
     found = {
         "fill_uninitialized_memory": torch.are_deterministic_algorithms_enabled()
         and torch.utils.deterministic.fill_uninitialized_memory,
@@ -73,5 +73,6 @@ def switches() -> list[str]:
         "PYTORCH_NO_CUDA_MEMORY_CACHING": torch.cuda.is_initialized()
         and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1",
         "set_sync_debug_mode": torch.cuda.is_initialized() and torch.cuda.get_sync_debug_mode() != 0,
+        "cudnn.enabled": torch.cuda.is_initialized() and not torch.backends.cudnn.enabled,
     }
     return [name for name, on in found.items() if on]

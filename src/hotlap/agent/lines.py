@@ -314,7 +314,7 @@ class Lines:
             push_mode(other)
 
     def _op(self, func: Any, args: Any, kwargs: Any) -> None:
-        self._doing = None
+        self._doing = self._masks.doing = None
         if not self.looking or threading.get_ident() != self._thread:
             return
         schema = getattr(func, SCHEMA, None)
@@ -351,6 +351,7 @@ class Lines:
     def _done(self, made: Any) -> None:
         """The op was called."""
         op, self._doing = self._doing, None
+        self._masks.done(made)
         if op is not None and self._repeats.end(op, made):
             self._repeats.called(op, tuple(self.places.all_of(calls(sys._getframe(1)))))
 

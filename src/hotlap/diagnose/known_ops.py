@@ -264,7 +264,9 @@ def known_ops(
     else:
         of_lines = [row for row in rank.model if "::" in row.name]
     told += _statements(of_lines, ON_A_DEVICE if on_device else ON_THE_CPU, share, step_ms, LEAST * left)
-    told += masks.not_needed(rank.roofline if on_device else rank.model, masked, share, step_ms)
+    of_masks = list(masks.not_needed(rank.roofline if on_device else rank.model, masked, share, step_ms))
+    findings = tuple(masks.with_facts(findings, masked, of_masks))
+    told += of_masks
     told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
 

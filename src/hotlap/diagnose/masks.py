@@ -1,18 +1,25 @@
-"""Attention with a mask that it does not need: of a profiled step, masks that are causal, or leave nothing out."""
+"""Attention with a mask, of a profiled step: masks that are causal, leave nothing out, or hide much."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
+
+import msgspec
 
 from hotlap.records.diagnosis import LEAST_NAMED, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.profile import Lines, place_in
 from hotlap.records.trace import HostTime, OpRoofline
+from hotlap.trace.findings.attention import MASKED
+from hotlap.trace.findings.compute import LESS
 
 from .causes import Cause
 
-FUSED: Final = "aten::_scaled_dot_product_"
-SKIPPED: Final = 0.5
-"""Of the scores, that a causal kernel does not compute; of two squares on the diagonal one."""
+ATTENTION: Final = re.compile(r"aten::(_scaled_dot_product_.*|where)")
+"""Fused attention, and what makes numbers of a mask of truths before it, each time that it is called."""
+MUCH: Final = 0.25
+"""Of the scores, hidden in whole blocks, from which on leaving them out is a change to make."""
 CAUSAL: Final = Cause(
     "causal-mask",
     "a causal mask is given to attention as a tensor",
@@ -21,6 +28,12 @@ CAUSAL: Final = Cause(
     "`F.scaled_dot_product_attention(q, k, v, is_causal=True)` without `attn_mask`",
     "compute",
 )
+PADDED: Final = replace(
+    CAUSAL,
+    title="a mask of causality and padding is given to attention as a tensor",
+    instead=CAUSAL.instead + ": rows are filled up at their end, so what comes before never sees the padding, and the "
+    "loss leaves out what comes of it (`ignore_index`)",
+)
 NOTHING: Final = Cause(
     "idle-mask",
     "attention gets a mask that leaves nothing out",
@@ -28,37 +41,88 @@ NOTHING: Final = Cause(
     "leave `attn_mask` out where nothing is padded, which the loader knows without a look at the device",
     "compute",
 )
+PARTLY: Final = Cause(
+    "hiding-mask",
+    "attention computes scores that its mask hides",
+    "with a mask as a tensor all scores are computed, and it is read for each head",
+    "FlexAttention with a block mask (`create_block_mask`), compiled, which leaves hidden blocks out; where rows or "
+    "documents are of several lengths, attention over these alone: nested tensors (`layout=torch.jagged`), "
+    "`varlen_attn`, `flash_attn_varlen_func`",
+    "compute",
+)
+CAUSES: Final = {"causal": CAUSAL, "padded": PADDED, "nothing": NOTHING, "partly": PARTLY}
 
 
 class Mask(NamedTuple):
-    """At a place; times: how many a step has."""
+    """At a place; kind, times, hidden: as in lines.json; made: where."""
 
     where: Place
-    causal: bool
+    kind: str
     times: int
+    hidden: float
+    made: Place | None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is nothing to win, as far as its numbers tell."""
+        return self.kind == "partly" and self.hidden < MUCH
+
+    @property
+    def cause(self) -> Cause:
+        """With the line that makes the mask."""
+        made = f"; the mask is made at line {self.made.line}" if self.made is not None else ""
+        cause = CAUSES[self.kind]
+        return replace(cause, instead=cause.instead + made)
+
+    @property
+    def said(self) -> str:
+        """Of its masks."""
+        at_all = f"in all of {self.times} calls"
+        if self.kind == "partly":
+            return f"hide {self.hidden:.0%} of the scores in whole blocks"
+        return (
+            f"{'are the same as none' if self.kind == 'nothing' else 'leave out exactly what comes later'} {at_all}"
+            + (", and padding at the end" if self.kind == "padded" else "")
+        )
 
 
 def of_lines(lines: Lines) -> Iterator[Mask]:
     """As a profiled step has shown them."""
-    for file, line, function, kind, times in lines.masks:
-        if file < len(lines.files):
-            yield Mask(place_in(lines.files, (file, line, function)), kind == "causal", times)
+    for one in lines.masks:
+        if one.file < len(lines.files):
+            made = place_in(lines.files, one.made) if one.made is not None and one.made[0] < len(lines.files) else None
+            where = place_in(lines.files, (one.file, one.line, one.function))
+            yield Mask(where, one.kind, one.times, one.hidden, made)
 
 
 def not_needed(
     rows: Sequence[OpRoofline | HostTime], masks: Sequence[Mask], share: float, step_ms: float
 ) -> Iterator[Finding]:
     """By line, with the time of attention there, its backward with it. share: of the step, of one ns."""
-    for where, causal, times in masks:
-        at = where.file, where.line
-        there = [row for row in rows if row.where is not None and (row.where.file, row.where.line) == at]
-        ns = sum(row.ns for row in there if _name(row).startswith(FUSED))
-        took = min(1.0, share * ns)
-        if took >= LEAST_NAMED:
-            cost_ms = SKIPPED * took * step_ms if causal else None
-            said = "leave out exactly what comes later" if causal else "are the same as none"
-            said = f"{ms(took * step_ms)} a step of attention at this line, whose masks {said} in all of {times} calls"
-            yield (CAUSAL if causal else NOTHING).finding(took, where, said, cost_ms)
+    for mask in masks:
+        took = min(1.0, share * sum(row.ns for row in rows if _is_at(row.where, mask) and ATTENTION.match(_name(row))))
+        if took >= LEAST_NAMED and not mask.is_needed:
+            cost_ms = mask.hidden * took * step_ms if mask.kind != "nothing" else None
+            said = f"{ms(took * step_ms)} a step of attention at this line, whose masks {mask.said}"
+            yield mask.cause.finding(took, mask.where, said, cost_ms)
+
+
+def with_facts(findings: Iterable[Finding], masks: Sequence[Mask], told: Sequence[Finding]) -> Iterator[Finding]:
+    """Without what a trace alone says of attention with a mask, where the masks there are told. Of others it says what
+    they hide."""
+    places = {one.where for one in told}
+    for one in findings:
+        mask = next((mask for mask in masks if one.id == MASKED and _is_at(one.where, mask)), None)
+        if mask is None:
+            yield one
+        elif mask.where not in places:
+            instead = LESS if mask.is_needed else mask.cause.instead
+            title, evidence = "attention with a mask", f"{one.evidence}; its masks {mask.said}"
+            yield msgspec.structs.replace(one, title=title, evidence=evidence, instead=instead)
+
+
+def _is_at(where: Place | None, mask: Mask) -> bool:
+    return where is not None and (where.file, where.line) == (mask.where.file, mask.where.line)
 
 
 def _name(row: OpRoofline | HostTime) -> str:

@@ -31,6 +31,7 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
+from hotlap.trace.findings import convolution
 from hotlap.trace.lines import places_of
 from hotlap.trace.scaling import host_ms, per_step_ms
 from hotlap.trace.tables import Trace
@@ -45,6 +46,7 @@ from .findings._base import MODEL, counted
 from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
 from .offloads import room, with_memory
+from .optimizer_reads import with_reads
 from .repeated import DOUBLE, of_lines
 from .small_ops import small_ops
 
@@ -150,6 +152,7 @@ def with_traces(
     shown = [with_memory(one, diagnosis, traces, facts) for one in shown]
     shown = [outside_of_forward(one, lines, facts, rank) for one in shown]
     shown = [part for one in shown for part in with_kept(one, lines, rank, room(diagnosis))]
+    kept, shown = with_reads(*_with_switch(kept, shown), facts)
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
     found = known_ops(rank, (*kept, *shown), step_ms, spare, masked)
     ordered = tuple(in_order((*found, *small_ops(rank, shown))))
@@ -169,6 +172,23 @@ def _beside_input(shown: Sequence[Finding], waiting: float) -> list[Finding]:
     if idle <= left:
         return rest
     return [_scaled(one, left / idle) if one.id in SLOWED else one for one in rest]
+
+
+def _with_switch(kept: Sequence[Finding], shown: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What a trace's convolutions take that run without cuDNN, with the switch that the run saw."""
+    off = next((one for one in kept if one.id == debug_switches.ID and one.title == debug_switches.CUDNN_OFF), None)
+    if off is None:
+        return list(kept), list(shown)
+    title = f"{off.title}: {convolution.AS_WINDOWS}"
+
+    def told(one: Finding) -> Finding:
+        at = f"; the line of most is {one.where.line}" if off.where is not None and one.where is not None else ""
+        return msgspec.structs.replace(
+            one, title=title, where=off.where or one.where, evidence=one.evidence + at, instead=off.instead
+        )
+
+    with_it = [told(one) if one.id == convolution.ID else one for one in shown]
+    return [one for one in kept if one is not off], with_it
 
 
 def _scaled(finding: Finding, by: float) -> Finding:

@@ -41,8 +41,19 @@ CopiedLine = tuple[Count, Count, str, Count]
 """Index into `files`, line, function; bytes a step."""
 
 
-MaskedLine = tuple[Count, Count, str, Literal["causal", "nothing"], Count]
-"""Index into `files`, line, function; what the masks there leave out; how many a step has."""
+class MaskedLine(msgspec.Struct, frozen=True, array_like=True):
+    """Attention with masks: index into `files`, line, function. kind: what the masks there leave out: what comes later,
+    that and the padding at the end of rows, nothing, or something else. times: how many a step has. hidden: the share
+    (0 to 1) of the scores that they leave out in whole blocks (half: of an older hotlap); made: the line that made the
+    first, where that is known."""
+
+    file: Count
+    line: Count
+    function: str
+    kind: Literal["causal", "padded", "nothing", "partly"]
+    times: Count
+    hidden: Share = 0.5
+    made: UserFrame | None = None
 
 
 def place_in(files: Sequence[str], frame: UserFrame) -> Place:
@@ -96,10 +107,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     take. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
     multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
     first. same_rows: lines with products and convolutions each of whose rows is there several times. copied: lines that
-    copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention whose masks
-    all leave out what comes later, or nothing. recurrent: as repeats, of lines that call a recurrent net with a
-    sequence that begins with that of the call before: how many calls, and of all their times those that were there.
-    autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
+    copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused
+    attention that is given masks. recurrent: as repeats, of lines that call a recurrent net with a sequence that begins
+    with that of the call before: how many calls, and of all their times those that were there. autocasts: lines that
+    turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
     were not seen.
     """
 

@@ -368,7 +368,8 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     function of the user's code that made it, and its first step. sparse: some gradient was sparse. devices, dtypes: of
     its tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix. counters: its step counters that lie on a device
-    though it is neither fused nor capturable.
+    though it is neither fused nor capturable. on_device: settings (`lr`) that are tensors on a device, None of an older
+    hotlap.
     """
 
     name: str
@@ -389,6 +390,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 0.0
     matrix: tuple[Count, ...] = ()
     counters: Count = 0
+    on_device: tuple[str, ...] | None = None
 
 
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..op_call import tensors
 from ..torch_internals import is_plain
 from . import Facts, may_wait
 
@@ -26,7 +27,7 @@ def describe_optimizer(optimizer: Any, parameters: Sequence[Any]) -> Facts:
         "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
         "devices": sorted({str(p.device) for p in parameters}),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
-        "idle": idle, "matrix": matrix, "counters": 0,
+        "idle": idle, "matrix": matrix, "counters": 0, "on_device": _on_device(optimizer),
         **_settings(optimizer, 0),
     }  # fmt: skip
 
@@ -34,7 +35,7 @@ def describe_optimizer(optimizer: Any, parameters: Sequence[Any]) -> Facts:
 def look_at_optimizer(optimizer: Any, facts: Facts) -> Facts:
     """Step counters on a device are read by each update; a state that was loaded may have put them there. A scheduler
     may change the settings of each group in its own way."""
-    found = _settings(optimizer, facts["settings"])
+    found = _settings(optimizer, facts["settings"]) | {"on_device": _on_device(optimizer)}
     if facts["builtin"] and not (facts["fused"] or facts["capturable"]):
         counters = [state.get("step") for state in optimizer.state.values() if isinstance(state, dict)]
         found["counters"] = sum(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in counters)
@@ -48,6 +49,12 @@ def _settings(optimizer: Any, before: int) -> Facts:
         return {}
     each = zip(optimizer.defaults, zip(*groups, strict=True), strict=True)
     return {"settings": settings, "differ": [name for name, held in each if len({*held}) > 1]}
+
+
+def _on_device(optimizer: Any) -> list[str]:
+    """Settings that some group has as a tensor on a device: an update that is not fused has to ask for their values."""
+    held = ((name, group.get(name)) for name in optimizer.defaults for group in optimizer.param_groups)
+    return sorted({name for name, of in held if any(one.device.type != "cpu" for one in tensors(of))})
 
 
 def _flag(value: Any) -> bool | None:

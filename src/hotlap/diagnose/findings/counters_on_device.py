@@ -7,8 +7,12 @@ from hotlap.records.run import OptimizerFacts
 
 from ._base import Measured
 
-LEAST = 4
+ID, LEAST = "counters-on-device", 4
 """Counters that are read one after another; fewer hardly show."""
+INSTEAD = (
+    "`torch.load(..., map_location='cpu')` before `optimizer.load_state_dict`, or `fused=True`, which keeps the "
+    "counters on the device and reads none"
+)
 
 
 def find(measured: Measured) -> Finding | None:
@@ -19,7 +23,7 @@ def find(measured: Measured) -> Finding | None:
         return None
     updating = measured.took_ms("optimizer")
     return Finding(
-        id="counters-on-device",
+        id=ID,
         bound="sync",
         share=measured.share("optimizer"),
         cost_ms=updating,
@@ -29,7 +33,6 @@ def find(measured: Measured) -> Finding | None:
         f"takes {ms(updating)} a step",
         why="it is neither fused nor capturable, so it asks for the value of each counter, and waits for the device "
         "each time",
-        instead="`torch.load(..., map_location='cpu')` before `optimizer.load_state_dict`, or `fused=True`, which "
-        "keeps the counters on the device and reads none",
+        instead=INSTEAD,
         named=True,
     )

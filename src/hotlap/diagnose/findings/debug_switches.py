@@ -9,6 +9,7 @@ from hotlap.records.diagnosis import Finding
 from ._base import Measured
 
 ID, ANOMALY = "debug-switches", "autograd's anomaly detection is on"
+CUDNN, CUDNN_OFF = "cudnn.enabled", "cuDNN is switched off"
 KNOWN = {
     "detect_anomaly": (
         ANOMALY,
@@ -47,16 +48,25 @@ KNOWN = {
         "take out `torch.cuda.set_sync_debug_mode`",
         ("set_sync_debug_mode",),
     ),
+    CUDNN: (
+        CUDNN_OFF,
+        "convolutions run as im2col and a product for each sample of the batch",
+        "take out `torch.backends.cudnn.enabled = False`; for results that repeat "
+        "`torch.backends.cudnn.deterministic = True`",
+        (),
+    ),
 }
 UNTOLD = "; what it costs is in the phases, and was not measured"
-OF_CUDA = frozenset({"CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING", "set_sync_debug_mode"})
+OF_CUDA = frozenset({"CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING", "set_sync_debug_mode", CUDNN})
 """Those that change nothing where no step uses a device."""
 
 
 def find(measured: Measured) -> Finding | None:
     """Share 0: the phases hold what they cost, which takes a run without them to tell, or a trace."""
     facts = measured.facts
-    passed_by = OF_CUDA if facts is None or facts.device != "cuda" else frozenset()
+    passed_by = OF_CUDA if facts is None or facts.device != "cuda" else frozenset[str]()
+    if facts is not None and not any(root.conv for root in facts.roots):
+        passed_by |= {CUDNN}
     on = [name for name in KNOWN if facts is not None and name in facts.switches and name not in passed_by]
     if not on:
         return None
@@ -67,7 +77,8 @@ def find(measured: Measured) -> Finding | None:
         bound="unknown",
         share=0.0,
         title=title,
-        where=first_of(facts, lambda node: _enables(node, calls, on[0])) or first_of(facts, lambda n: _is(n, on[0])),
+        where=first_of(facts, lambda node: _enables(node, calls, on[0]))
+        or first_of(facts, lambda node: _is(node, on[0]) or _turns_off(node, on[0])),
         evidence=f"it was on in a step of the loop{more}{UNTOLD}",
         why=why,
         instead=instead,
@@ -91,3 +102,10 @@ def _enables(node: ast.AST, calls: Collection[str], name: str) -> bool:
 def _is(node: ast.AST, text: str) -> bool:
     """Whether it is that text, as where a variable of the environment is set."""
     return isinstance(node, ast.Constant) and node.value == text
+
+
+def _turns_off(node: ast.AST, name: str) -> bool:
+    """Whether it sets what is called so to False: `torch.backends.cudnn.enabled = False`."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+        return False
+    return node.value.value is False and any(ast.unparse(one).endswith(name) for one in node.targets)

@@ -21,7 +21,7 @@ def find(measured: Measured) -> Finding | None:
     if facts is None or measured.cuda or share < LEAST or answering("optimizer")[0] in measured.levers:
         return None
     optimizers = facts.optimizers
-    if not optimizers or not all(_in_passes(one) and not _compiled(one, facts) for one in optimizers):
+    if not optimizers or not all(_in_passes(one) and not compiled(one, facts) for one in optimizers):
         return None
     names = " and ".join(dict.fromkeys(one.name for one in optimizers))
     lines = ", ".join(dict.fromkeys(str(one.made[1]) for one in optimizers[1:] if one.made))
@@ -46,7 +46,7 @@ def _in_passes(optimizer: OptimizerFacts) -> bool:
     return several and optimizer.devices == ("cpu",) and why_not(optimizer) is None
 
 
-def _compiled(optimizer: OptimizerFacts, facts: Facts) -> bool:
+def compiled(optimizer: OptimizerFacts, facts: Facts) -> bool:
     """Whether torch.compile may have its update, whose operations it fuses."""
     file, _, function = optimizer.stepped or ("", 0, "")
     return any("/optim/" in one.file or (one.file, one.function) == (file, function) for one in facts.compiled)

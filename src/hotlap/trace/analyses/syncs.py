@@ -45,6 +45,7 @@ BOOL: Final = "`bool(tensor)`, as in `if` or `assert`"
 MASK: Final = "boolean mask"
 ITEM: Final = "`.item()`"
 PAGEABLE_IN: Final = "pageable host-to-device copy"
+BY_OPTIMIZER: Final = "optimizer: step count or rate on the device"
 WITHIN_AN_OP: Final = "a copy to the host within an operation"
 ASKED: Final = 4
 """torch 2.13 asks 5 times for a scalar that is neither 0 nor infinite, more often for more values."""
@@ -67,7 +68,7 @@ _RULES: Final = tuple(
         (r"^aten::repeat_interleave$", "`repeat_interleave` with sizes on the device"),
         (
             r"^aten::(item|_local_scalar_dense)$(.*\n)*^Optimizer\.step#",
-            "optimizer: step count or rate on the device",
+            BY_OPTIMIZER,
         ),
         (r"^aten::(item|_local_scalar_dense)$", ITEM),
         (r"^copy: pageable in$", PAGEABLE_IN),

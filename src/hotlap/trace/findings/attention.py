@@ -1,11 +1,12 @@
-"""Attention whose scores pass through memory, or whose operands are float32."""
+"""Attention whose scores pass through memory, whose operands are float32, or that is given a mask."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
 from hotlap.levers import answering
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
@@ -28,13 +29,20 @@ OF_A_MODULE: Final = (
     "`attn_implementation='sdpa'` in transformers; where `F.scaled_dot_product_attention` has no fused kernel, half "
     "precision and a mask that needs no gradient",
 )
+MASKED: Final = "masked-attention"
+NO_MASK: Final = (
+    "where it hides what comes later: `is_causal=True` without `attn_mask`, also where rows are padded at their end "
+    "and the loss leaves the padding out; where it hides much else (documents, a window, padding): FlexAttention with "
+    "a block mask, or nested tensors"
+)
 LEAST: Final = 64
 """Positions on both sides, from which scores are many."""
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Time in ops on scores; in fused attention of float32 operands, which has no flash kernel."""
-    return [*_kept(answers, False), *_kept(answers, True), *_wide(answers)]
+    """Time in ops on scores; in fused attention of float32 operands, which has no flash kernel; in that
+    with a mask."""
+    return [*_kept(answers, False), *_kept(answers, True), *_wide(answers), *_masked(answers)]
 
 
 def _kept(answers: RankTrace, same_line: bool) -> Iterator[Finding]:
@@ -85,6 +93,45 @@ def wide(answers: RankTrace) -> list[OpRoofline]:
     others = [row for row in answers.roofline if row.flops and row.op.endswith("mm")]
     half = sum(row.ns for row in others if row.dtype in {"bf16", "fp16"})
     return rows if 2 * half > sum(row.ns for row in others) else []
+
+
+def _masked(answers: RankTrace) -> Iterator[Finding]:
+    """By line. What the masks hide a trace does not tell, so no cause is named; cost: not known."""
+    lines: defaultdict[Place | None, list[OpRoofline]] = defaultdict(list)
+    for row in masked(answers):
+        lines[row.where].append(row)
+    for where, rows in lines.items():
+        ns, first = sum(row.ns for row in rows), max(rows, key=lambda row: row.ns)
+        yield Finding(
+            id=MASKED,
+            bound="compute",
+            share=share(answers, per_step_ms(answers, ns)),
+            title="attention is given a mask as a tensor",
+            where=where,
+            evidence=f"{ms(per_step_ms(answers, ns))} a step; most in {first.op} with a mask of {list(_mask(first))}",
+            why="with a mask as a tensor all scores are computed, those that it hides too, it is read for each head, "
+            "and the flash kernel, which takes none, is left out",
+            instead=NO_MASK,
+        )
+
+
+def masked(answers: RankTrace) -> list[OpRoofline]:
+    """Fused attention on tensor cores that is given a mask of all pairs of positions."""
+    rows = (row for row in answers.roofline if row.op.startswith(FUSED) and row.tensor_cores is not False)
+    told = wide(answers)
+    return [row for row in rows if row.limit == "compute" and row not in told and _mask(row)]
+
+
+def _mask(row: OpRoofline) -> tuple[int, ...]:
+    """The operand of the queries' by the keys' length, where none of the others can be; else empty."""
+    every = [tuple(map(int, re.findall(r"\d+", one))) for one in re.findall(r"\[([^]]*)\]", row.shape)]
+    operands = every["backward" in row.op :]  # the first of a backward is the gradient
+    if len(operands) < 4 or any(len(one) < 2 for one in operands[:3]):
+        return ()
+    pairs = operands[0][-2], operands[1][-2]
+    if min(pairs) < LEAST or pairs[1] in {one[-1] for one in operands[:3]}:
+        return ()
+    return next((one for one in operands[3:] if one[-2:] == pairs), ())
 
 
 def scores(answers: RankTrace) -> list[OpRoofline]:

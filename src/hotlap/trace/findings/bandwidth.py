@@ -11,6 +11,7 @@ from hotlap.records.trace import KernelTime, RankTrace
 from ..scaling import per_step_ms, share
 from ..view import WITH_HOST
 from .attention import scores
+from .convolution import by_windows
 
 MOVES: Final = re.compile(
     r"elementwise|multi_tensor|reduce|softmax|norm|copy|memset|memcpy|cat(array|_)|index|gather|scatter|embedding|fill"
@@ -34,9 +35,11 @@ FAR_BELOW: Final = (
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Time in ops that no arithmetic limits: elementwise, norms, softmax, the optimizer; without attention's scores."""
+    """Time in ops that no arithmetic limits: elementwise, norms, softmax, the optimizer; without attention's scores and
+    what `convolution` tells."""
     attention = scores(answers)
-    moving = [row for row in answers.roofline if row.limit in {"bandwidth", "launch"} and row not in attention]
+    told = [*attention, *by_windows(answers)]
+    moving = [row for row in answers.roofline if row.limit in {"bandwidth", "launch"} and row not in told]
     if not moving:
         return []
     ns = sum(row.ns for row in moving)

@@ -8,11 +8,12 @@ from hotlap.records.trace import OpRoofline, RankTrace
 from ..scaling import per_step_ms, predicted_ms, share
 from ._base import padded, unaligned
 from .attention import wide
+from .convolution import by_windows
 
 
 def find(answers: RankTrace) -> list[Finding]:
     """Time in products and convolutions without tensor cores; cost: what the replay predicts for TF32."""
-    told = wide(answers)
+    told = [*wide(answers), *by_windows(answers)]
     slow = [row for row in answers.roofline if row.tensor_cores is False and row.limit == "compute"]
     slow = [row for row in slow if row not in told]
     if not slow:

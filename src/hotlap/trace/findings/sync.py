@@ -8,7 +8,7 @@ from hotlap.records.diagnosis import WAITS, Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
 
-from ..analyses.syncs import PAGEABLE_IN, WITHIN_AN_OP
+from ..analyses.syncs import BY_OPTIMIZER, PAGEABLE_IN, WITHIN_AN_OP
 from ..scaling import host_ms, idle_ms, share
 from ._base import between_waits, inside
 from .offloaded import kept, waits_within
@@ -24,6 +24,8 @@ INSTEAD = {
     "`torch.cuda.synchronize()`": "take it out of the loop; time with CUDA events",
     WITHIN_AN_OP: "leave hooks out that copy what autograd saves (`save_on_cpu`); where the operation itself works on "
     "the host, use another",
+    BY_OPTIMIZER: "a learning rate that is a number of Python's, step counts on the CPU (`torch.load(..., "
+    "map_location='cpu')`); or `fused=True` or `capturable=True`: torch's optimizers then read them on the device",
     "`.cpu()` or `.to('cpu')`": "copy every n steps, into pinned memory with non_blocking=True",
     "`clip_grad_norm_`": "pass error_if_nonfinite=False and do not read the norm on the host",
 }
@@ -58,7 +60,7 @@ def _finding(answers: RankTrace, alike: Sequence[Sync], between_ns: int | None) 
     at = f", at lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
     stands = "between them and after them the device stands" if between_ns else "the device then stands"
     instead = INSTEAD.get(sync.cause, "keep the value on the device, or read it less often")
-    if between_ns is not None:
+    if between_ns is not None and sync.cause != BY_OPTIMIZER:
         instead = f"{TOLIST if sync.cause == ITEM else instead}; or {BATCHED}"
     return Finding(
         id="sync",
