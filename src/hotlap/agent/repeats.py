@@ -9,13 +9,13 @@ other processes share, and filled tensors, into which kernels outside of torch m
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
-from .dead import Dead
+from .dead import Dead, times_zero
 from .for_less import ForLess, Told, double
 from .gated import MOST_ROWS, Gated, zeros
 from .op_call import Chain, OpCall, Place, tensors, version
@@ -103,7 +103,7 @@ class Repeats:
         at = call.factors
         multiplies = at is not None or call.name == "aten::convolution"
         storages = {storage(one) for one in filter(is_plain, those)}
-        self.dead.begin(call.name, storages)
+        self.dead.begin(call.name, storages, times_zero(call, self._fresh))
         return Op(
             number=number,
             given=storages,
@@ -148,6 +148,7 @@ class Repeats:
         return {
             "repeats": self._again(made, at_line),
             "unused": self._unused(made, at_line),
+            "zeroed": self.dead.zeroed(self._living())[:MOST_ROWS],
             "gated": self._gated.rows(made, at_line),
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
@@ -188,10 +189,13 @@ class Repeats:
                 usual[chain][times[number]] += 1
         return _rows(again, alike, lambda chain, _: usual[chain].most_common(1)[0][0], sizes, at_line)
 
+    def _living(self) -> Iterator[int]:
+        """Storages that are still in use."""
+        return (at for at, (reference, *_) in self._contents.items() if not reference.expired())
+
     def _unused(self, sizes: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
         """Of lines that compute what nothing uses, with how many operations that have a gradient: see `_rows`."""
-        living = (at for at, (reference, *_) in self._contents.items() if not reference.expired())
-        graded, all_, times = self.dead.sizes(living)
+        graded, all_, times = self.dead.sizes(self._living())
         return _rows(graded, all_, lambda _, outer: times[outer], sizes, at_line)
 
 

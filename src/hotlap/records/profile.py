@@ -85,9 +85,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     with its line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the
     part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside
     of the backward, what the step has computed before: the same ops on the same numbers. unused: the same of what is
-    computed with gradients and reaches no backward, in this step or the next, nor the host or what lives on. gated: the
-    same of lines of
-    modules that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of
+    computed with gradients and reaches no backward, in this step or the next, nor the host or what lives on. zeroed: of
+    lines that compute what only a product with zero uses: the line, how many operations, of its work with the backward
+    the part that these have, and the line of the product. gated: as repeats, of lines of modules that each compute the
+    same rows, most of which are then multiplied by zero: how many modules, the part of
     what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the
     step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
     take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
@@ -113,6 +114,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[CalledLoss, ...] = ()
     repeats: tuple[RepeatedLine, ...] = ()
     unused: tuple[RepeatedLine, ...] = ()
+    zeroed: tuple[RepeatedLine, ...] = ()
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()

@@ -1,4 +1,5 @@
-"""A model that computes each row several times, in half precision, and goes over a sequence again for each new step."""
+"""A model that computes each row several times, in half precision, and goes over a sequence again for each new step; a
+term of its loss has weight zero."""
 
 import torch
 from common import end, said
@@ -28,6 +29,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for _ in range(90):
     with torch.autocast("cpu", torch.bfloat16):  # line: autocast
         loss = model(torch.randn(8, 4)).float().square().mean()
+    loss = loss + 0.0 * model.head.weight.square().sum()  # line: zero
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
