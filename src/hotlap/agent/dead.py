@@ -26,13 +26,14 @@ BACKWARD: Final = 2
 @dataclass(eq=False, slots=True)
 class Made:
     """What an op made. node: number of its node, -1 without; reads, writes: what is in the memory that it gets and
-    leaves; kept: it has an effect of its own; zero: see `times_zero`; chain, size: of one that computes, and how much.
-    """
+    leaves; kept: it has an effect of its own; zero: see `times_zero`; multiplied: see `siblings.multiplied`; chain,
+    size: of one that computes, and how much."""
 
     node: int
     kept: bool
     reads: Sequence[int]
     zero: Any = False
+    multiplied: Any = None
     writes: Sequence[int] = ()
     chain: Chain = ()
     size: int = 0
@@ -44,7 +45,7 @@ class Dead:
     def __init__(self) -> None:
         self._first = self._last = -1
         """Numbers of nodes: that of the first one after the begin, and of the next one as the last op had ended."""
-        self._ops: list[Made] = []
+        self.ops: list[Made] = []
         self._contents: dict[int, int] = {}
         """By storage."""
         self._numbers = itertools.count()
@@ -53,24 +54,24 @@ class Dead:
         """Nodes that backwards began with, and what lies behind each that they can reach."""
         self.unknown = False
 
-    def begin(self, name: str, given: Iterable[int], zero: Any = False) -> None:
-        """An op is about to be called. given: storages that it gets. zero: see `times_zero`."""
+    def begin(self, name: str, given: Iterable[int], zero: Any = False, multiplied: Any = None) -> None:
+        """An op is about to be called. given: storages that it gets. zero, multiplied: see `Made`."""
         now = next_sequence_number()
         self._first = now - 1 if self._first < 0 else self._first
         node = now - 1 if now > self._last >= 0 else -1
         kept = not name.startswith("aten::") or name in READS or graph_task() != -1 or interpreter() is not None
         reads = [self._contents[one] for one in given if one in self._contents]
-        self._ops.append(Made(node, kept, reads, zero))
+        self.ops.append(Made(node, kept, reads, zero, multiplied))
 
     def end(self, left: Sequence[int], kept: bool, size: int) -> None:
         """It was called. left: storages that it made or wrote to; kept: one of them was there before the step."""
-        made, self._last = self._ops[-1], next_sequence_number()
+        made, self._last = self.ops[-1], next_sequence_number()
         self._contents.update(zip(left, self._numbers, strict=False))
         made.writes, made.kept, made.size = [self._contents[one] for one in left], made.kept or kept, size
 
     def called(self, chain: Chain) -> None:
         """It computed something."""
-        self._ops[-1].chain = chain
+        self.ops[-1].chain = chain
 
     def backward(self, tensors: Iterable[Any]) -> None:
         """A backward of these begins."""
@@ -93,7 +94,7 @@ class Dead:
         around it how many ops have gradients. living: storages that are still in use."""
         graded, all_, times = Counter[Chain](), Counter[Chain](), Counter[Chain]()
         reached, needed = self._reached(), self._in(living)
-        for made in reversed(self._ops if reached and not self.unknown else []):
+        for made in reversed(self.ops if reached and not self.unknown else []):
             if made.kept or made.node in reached or not needed.isdisjoint(made.writes):
                 needed.update(made.reads)
             elif made.chain:
@@ -106,11 +107,11 @@ class Dead:
     def zeroed(self, living: Iterable[int]) -> list[tuple[Any, ...]]:
         """Of lines that compute what only a product with zero uses, forward or in the backward, most first: the line;
         how many of its ops do; their part of the line's work; and the line of the product. living: as above."""
-        zeros = {one.node for one in self._ops if one.node >= 0 and bool(one.zero)}
+        zeros = {one.node for one in self.ops if one.node >= 0 and bool(one.zero)}
         reached, without, needed = self._reached(), self._reached(zeros), self._in(living)
         product_of: dict[int, Place] = {}
         whole, sizes, times = Counter[Place](), Counter[tuple[Place, Place]](), Counter[tuple[Place, Place]]()
-        for made in reversed(self._ops if zeros & without and not self.unknown else []):
+        for made in reversed(self.ops if zeros & without and not self.unknown else []):
             backward = BACKWARD * made.size if made.node in reached else 0
             if made.chain:
                 whole[made.chain[-1]] += made.size + backward

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from . import siblings
 from .dead import Dead, times_zero
 from .for_less import ForLess, Told, double
 from .gated import MOST_ROWS, Gated, zeros
@@ -103,7 +104,7 @@ class Repeats:
         at = call.factors
         multiplies = at is not None or call.name == "aten::convolution"
         storages = {storage(one) for one in filter(is_plain, those)}
-        self.dead.begin(call.name, storages, times_zero(call, self._fresh))
+        self.dead.begin(call.name, storages, times_zero(call, self._fresh), siblings.multiplied(call))
         return Op(
             number=number,
             given=storages,
@@ -150,6 +151,7 @@ class Repeats:
             "unused": self._unused(made, at_line),
             "zeroed": self.dead.zeroed(self._living())[:MOST_ROWS],
             "gated": self._gated.rows(made, at_line),
+            "siblings": siblings.rows(self.dead.ops),
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
             **self._for_less.rows(),

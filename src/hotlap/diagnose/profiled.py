@@ -46,6 +46,7 @@ from .in_the_model import WITH_ITS_BACKWARD
 from .known_ops import known_ops
 from .offloads import room, with_memory
 from .repeated import DOUBLE, of_lines
+from .siblings import one_by_one
 from .small_ops import small_ops
 
 TOP_OPS: Final = 3
@@ -136,7 +137,7 @@ def with_traces(
         told = [_beside_ops(_with_ops(one, rank, diagnosis.phases), traces, phases, step_ms) for one in findings]
         told = [_with_search(one, rank, step_ms) for one in told]
         known = known_ops(rank, told, step_ms, spare, masked)
-        return with_findings(diagnosis, (*known, *small_ops(rank, told)))
+        return with_findings(diagnosis, (*known, *_in_loops(rank, told, lines, step_ms)))
     if any(one.id == "allocator" for one in traces.findings):
         findings = tuple(one for one in findings if one.id != LATE_MALLOCS)
     rest = left_beside(findings)
@@ -152,9 +153,14 @@ def with_traces(
     shown = [part for one in shown for part in with_kept(one, lines, rank, room(diagnosis))]
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
     found = known_ops(rank, (*kept, *shown), step_ms, spare, masked)
-    ordered = tuple(in_order((*found, *small_ops(rank, shown))))
+    ordered = tuple(in_order((*found, *_in_loops(rank, shown, lines, step_ms))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
+
+
+def _in_loops(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None, step_ms: float) -> list[Finding]:
+    """Small operations of loops: of modules that could be one, or of others."""
+    return list(one_by_one(rank, findings, lines, step_ms)) or list(small_ops(rank, findings))
 
 
 def _beside_input(shown: Sequence[Finding], waiting: float) -> list[Finding]:

@@ -32,9 +32,9 @@ DearOrder = tuple[Count, Count, str, Count, Count, Share]
 the line's work that this saves."""
 
 
-SameRowsLine = tuple[Count, Count, str, Count, Share, tuple[UserFrame, ...]]
-"""Index into `files`, line, function; how often each row is there; the part of the line's work that all but the first
-of them take; the user's frames, the outermost first."""
+FramedLine = tuple[Count, Count, str, Count, Share, tuple[UserFrame, ...]]
+"""Index into `files`, line, function; a number, and a part of the line's work; the user's frames, the outermost
+first."""
 
 
 CopiedLine = tuple[Count, Count, str, Count]
@@ -96,12 +96,14 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     their place. half: the same of products of float16 or bfloat16 on the CPU: how many times as long as in float32 they
     take. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
     multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
-    first. same_rows: lines with products and convolutions each of whose rows is there several times. copied: lines that
-    copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention whose masks
-    all leave out what comes later, or nothing. recurrent: as repeats, of lines that call a recurrent net with a
-    sequence that begins with that of the call before: how many calls, and of all their times those that were there.
-    autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
-    were not seen.
+    first. same_rows: lines with products and convolutions each of whose rows is there several times: how often, and the
+    part that all but the first of them take. siblings: lines with four products or more of one shape, each with weights
+    of its own: how many of these, in the mean, need nothing that the others make, and their part of the line's
+    products. copied: lines that copy the same memory of the host to a device in this step and the next (CUDA). masks:
+    of fused attention whose masks all leave out what comes later, or nothing. recurrent: as repeats, of lines that call
+    a recurrent net with a sequence that begins with that of the call before: how many calls, and of all their times
+    those that were there. autocasts: lines that turn autocast on while no module is called. left_out: ops beyond
+    200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -122,7 +124,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     half: tuple[RepeatedLine, ...] = ()
     double: tuple[RepeatedLine, ...] = ()
     orders: tuple[DearOrder, ...] = ()
-    same_rows: tuple[SameRowsLine, ...] = ()
+    same_rows: tuple[FramedLine, ...] = ()
+    siblings: tuple[FramedLine, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()

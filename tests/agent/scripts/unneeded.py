@@ -1,5 +1,5 @@
 """A model that computes each row several times, in half precision, and goes over a sequence again for each new step; a
-term of its loss has weight zero."""
+term of its loss has weight zero, and four small models are run one by one."""
 
 import torch
 from common import end, said
@@ -25,10 +25,14 @@ class Net(nn.Module):
 
 
 model = Net()
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
+members = nn.ModuleList(nn.Linear(4, 8) for _ in range(4))
+optimizer = torch.optim.SGD([*model.parameters(), *members.parameters()], 0.01)
 for _ in range(90):
     with torch.autocast("cpu", torch.bfloat16):  # line: autocast
         loss = model(torch.randn(8, 4)).float().square().mean()
+    given = torch.randn(2, 4)
+    for one in members:
+        loss = loss + one(given).mean()  # line: one by one
     loss = loss + 0.0 * model.head.weight.square().sum()  # line: zero
     loss.backward()
     optimizer.step()
