@@ -21,6 +21,7 @@ from .for_less import ForLess, Told, double
 from .gated import MOST_ROWS, Gated, zeros
 from .op_call import Chain, OpCall, Place, tensors, version
 from .orders import Orders, Seen
+from .recasts import Recasts, casts
 from .same_rows import SameRows, hashes
 from .torch_internals import graph_task, is_plain, storage, storage_reference
 
@@ -65,6 +66,7 @@ class Op:
     inner: int
     told: list[Told]
     seen: Seen
+    cast: bool | None
 
 
 class Repeats:
@@ -80,9 +82,12 @@ class Repeats:
         self._contents: dict[int, tuple[Any, int, int]] = {}
         """By storage: a weak reference, so that no other gets its address; the highest version of a tensor on it, as
         some have counters of their own; and what is in it."""
+        self._weights: set[int] = set()
+        """Numbers of casts of weights, which are told by themselves."""
         self._fresh: set[int] = set()
         """Storages that were made or written to."""
         self._for_less, self._gated, self._same_rows, self.dead = ForLess(), Gated(), SameRows(), Dead()
+        self.recasts = Recasts()
         self._orders = Orders(lambda one: int(self._of(one)[0]))
 
     def begin(self, call: OpCall, own: bool) -> Op:
@@ -115,6 +120,7 @@ class Repeats:
             inner=_inner(call, at),
             told=self._for_less.begin(call, those, known, draws, self._fresh),
             seen=self._orders.begin(call.name, args, list(filter(is_plain, tensors(*given.values()))), at),
+            cast=casts(call),
         )
 
     def end(self, op: Op, made: Any) -> bool:
@@ -137,6 +143,9 @@ class Repeats:
         work = self._for_less.called(chain[-1], op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
         self.dead.called(chain)
+        self.recasts.called(chain[-1], op.number, op.cast, self._sizes[op.number])
+        if op.cast:
+            self._weights.add(op.number)
         self._gated.called(chain, op.number, op.rows, op.zeros)
         self._same_rows.called(chain, op.hashes, work)
 
@@ -152,6 +161,7 @@ class Repeats:
             "zeroed": self.dead.zeroed(self._living())[:MOST_ROWS],
             "gated": self._gated.rows(made, at_line),
             "siblings": siblings.rows(self.dead.ops),
+            "recasts": self.recasts.rows()[:MOST_ROWS],
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
             **self._for_less.rows(),
@@ -180,11 +190,11 @@ class Repeats:
         alike, again = Counter[Chain](), Counter[Chain]()
         usual: defaultdict[Chain, Counter[int]] = defaultdict(Counter)
         for (number, _), count in self._seen.items():
-            times[number] += count
+            times[number] += count * (number not in self._weights)
         made: set[int] = set()
         for (number, chain), count in self._seen.items():
             size = self._sizes[number]
-            again[chain] += (count - (number not in made)) * size
+            again[chain] += (count - (number not in made)) * size * (number not in self._weights)
             made.add(number)
             if times[number] > 1:
                 alike[chain] += count * size

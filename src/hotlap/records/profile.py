@@ -99,11 +99,13 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     first. same_rows: lines with products and convolutions each of whose rows is there several times: how often, and the
     part that all but the first of them take. siblings: lines with four products or more of one shape, each with weights
     of its own: how many of these, in the mean, need nothing that the others make, and their part of the line's
-    products. copied: lines that copy the same memory of the host to a device in this step and the next (CUDA). masks:
-    of fused attention whose masks all leave out what comes later, or nothing. recurrent: as repeats, of lines that call
-    a recurrent net with a sequence that begins with that of the call before: how many calls, and of all their times
-    those that were there. autocasts: lines that turn autocast on while no module is called. left_out: ops beyond
-    200,000. skipped: why ops were not seen.
+    products. recasts: lines that cast weights to another type which was done before, since the last backward: how often
+    the same, the part of what is copied there, and the line that turned autocast on in between, if one did. copied:
+    lines that copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention
+    whose masks all leave out what comes later, or nothing. recurrent: as repeats, of lines that call a recurrent net
+    with a sequence that begins with that of the call before: how many calls, and of all their times those that were
+    there. autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why
+    ops were not seen.
     """
 
     steps: Count = 0
@@ -126,6 +128,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     orders: tuple[DearOrder, ...] = ()
     same_rows: tuple[FramedLine, ...] = ()
     siblings: tuple[FramedLine, ...] = ()
+    recasts: tuple[FramedLine, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()
