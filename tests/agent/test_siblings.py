@@ -108,6 +108,13 @@ def through_memory() -> None:
         x.copy_(one(x).detach())
 
 
+def test_products_without_weights_do_not_count() -> None:
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        [one.layers[0](X) @ X.T for one in MEMBERS]
+    assert [row[3:5] for row in lines.document()["siblings"]] == [(N, 1.0)]
+
+
 @pytest.mark.parametrize("step", [layers, through_memory])
 def test_layers_need_the_one_before(step: Callable[[], None]) -> None:
     assert times_of(step) == {"forward": {1}}

@@ -90,9 +90,11 @@ def test_of_a_line_that_others_call_too_its_part_counts(script: Path) -> None:
     assert found.share == pytest.approx(0.8 * 0.4)
 
 
-def test_a_comprehension_is_a_loop(script: Path) -> None:
+def test_a_comprehension_is_a_loop_and_what_else_its_statement_calls_is_not_in_it(script: Path) -> None:
     at = ((19, "heads"), (19, "heads.<locals>.<listcomp>"), FIRST)
-    (found,) = told(rank_of(script, (3, "forward", 9 * MS)), lines_of(script, (4, 1.0, at)))
+    beside = 1, 0.5, at[:1]
+    rank = rank_of(script, (3, "forward", 8 * MS), (19, "heads", MS))
+    (found,) = told(rank, lines_of(script, (4, 1.0, at), beside))
     assert found.where is not None and found.where.line == 19
 
 

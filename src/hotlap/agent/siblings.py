@@ -44,21 +44,20 @@ def _is_weight(one: Any) -> bool:
 
 def rows(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
     """Of each line with such products, most first: the line; with how many weights of their own they could be one
-    product, in the mean over those that need each other, 1 where all do; of the line's products, the part that they
-    are; and the user's frames."""
-    at_line: Counter[Place] = Counter()
-    for made in ops:
-        if made.chain and made.multiplied is not None and made.multiplied[0] is not None:
-            at_line[made.chain[-1]] += made.size
-    groups = sorted(_groups(ops).items(), key=lambda one: -len(one[1]))[:MOST_GROUPS]
-    found: Counter[tuple[Chain, int]] = Counter()
-    for (chain, _), members in groups:
-        found[chain, _together(ops, members)] += sum(ops[at].size for at in members)
+    product, in the mean over those that need each other, 1 where all do; of the line's products with weights, the part
+    that they are; and the user's frames."""
+    at_line, found = Counter[Place](), Counter[tuple[Chain, int]]()
+    groups = _groups(ops)
+    for (chain, _), members in groups.items():
+        at_line[chain[-1]] += sum(ops[at].size for at in members)
+    several = (key for key, members in groups.items() if len(set(members.values())) >= FEWEST)
+    for key in sorted(several, key=lambda key: -len(groups[key]))[:MOST_GROUPS]:
+        found[key[0], _together(ops, groups[key])] += sum(ops[at].size for at in groups[key])
     return [(*chain[-1], times, size / at_line[chain[-1]], chain) for (chain, times), size in found.most_common()]
 
 
 def _groups(ops: Sequence[Made]) -> dict[tuple[Chain, Any], dict[int, frozenset[int]]]:
-    """By frames and shapes, the ops and their weights."""
+    """By frames and shapes, the products with weights, and which."""
     weights_in: dict[int, frozenset[int]] = {}
     groups: defaultdict[tuple[Chain, Any], dict[int, frozenset[int]]] = defaultdict(dict)
     for at, made in enumerate(ops):
@@ -70,7 +69,7 @@ def _groups(ops: Sequence[Made]) -> dict[tuple[Chain, Any], dict[int, frozenset[
             weights_in.update(dict.fromkeys(made.writes, weights))
         elif weights and made.chain:
             groups[made.chain, shapes][at] = weights
-    return {key: those for key, those in groups.items() if len(set(those.values())) >= FEWEST}
+    return groups
 
 
 def _together(ops: Sequence[Made], members: dict[int, frozenset[int]]) -> int:

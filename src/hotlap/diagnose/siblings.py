@@ -41,11 +41,12 @@ SIBLINGS: Final = Cause(
 
 
 class Loop(NamedTuple):
-    """At a line, with the first and last of its lines."""
+    """At a line, with the first and last of its lines. inline: a comprehension, whose statement holds more."""
 
     where: Place
     first: int
     last: int
+    inline: bool = False
 
 
 class Products(NamedTuple):
@@ -125,7 +126,9 @@ def _loops(lines: Lines) -> dict[Loop, list[Products]]:
         begin = max((at for at, one in enumerate(frames) if (one.file, one.function) in of_the_step), default=0)
         for at, frame in enumerate(frames[begin:], begin):
             if (loop := _loop(frame, trains)) is not None:
-                found[loop].append(Products(frames[-1], times, part, frames[at + 1 :]))
+                below = frames[at + 1 :]
+                if below or times >= FEWEST or not loop.inline:
+                    found[loop].append(Products(frames[-1], times, part, below))
                 break
     return found
 
@@ -138,4 +141,4 @@ def _loop(place: Place, trains: set[str]) -> Loop | None:
         return Loop(place, around[-1].lineno, around[-1].end_lineno or around[-1].lineno)
     if own is None or hasattr(own, "body") or not any(isinstance(one, COMPREHENSIONS) for one in ast.walk(own)):
         return None
-    return Loop(place, own.lineno, own.end_lineno or own.lineno)
+    return Loop(place, own.lineno, own.end_lineno or own.lineno, inline=True)
