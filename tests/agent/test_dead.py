@@ -27,6 +27,10 @@ def side(hidden: torch.Tensor) -> torch.Tensor:
 
 def unused_of(step: Callable[[Backward], Any]) -> list[Any]:
     """Functions of the calls, how many of their operations are for nothing, and the part of their line."""
+    return [(row[7].rpartition(".")[2], row[3], round(row[4], 2)) for row in seen(step)["unused"]]
+
+
+def seen(step: Callable[[Backward], Any]) -> dict[str, Any]:
     lines = Lines(operator.call)
 
     def backward(loss: torch.Tensor) -> None:
@@ -36,7 +40,7 @@ def unused_of(step: Callable[[Backward], Any]) -> list[Any]:
     with lines.watching(ops=True):
         step(backward)
     MEMORY.zero_().detach_()
-    return [(row[7].rpartition(".")[2], row[3], round(row[4], 2)) for row in lines.document()["unused"]]
+    return lines.document()
 
 
 def thrown_away(backward: Backward) -> None:
@@ -217,3 +221,56 @@ def test_a_loss_that_is_thrown_away(kind: str, runner: Runner) -> None:
     assert found is not None and bool(found.unused) is (kind == "aside")
     text = (SCRIPTS / "dead.py").read_text().splitlines()
     assert {text[row[1] - 1].rpartition("# ")[2] for row in found.unused} <= {"thrown away"}
+
+
+# what only a product with zero uses
+
+ZERO, TRAINED, ONE = torch.zeros(()), nn.Parameter(torch.zeros(())), torch.ones(())
+
+
+def weighed(weight: Any, backward: Backward, read: bool = False) -> None:
+    hidden = A(X)
+    with torch.no_grad():
+        wanted = side(X)
+    term = (side(hidden) - wanted).square().mean()
+    if read:
+        term.item()
+    backward(C(hidden).sum() + weight * term)
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, False, ZERO])
+@pytest.mark.parametrize(("read", "part"), [(False, 1.0), (True, 2 / 4)])
+def test_a_term_that_is_multiplied_by_zero(zero: Any, read: bool, part: float) -> None:
+    """What has no gradient is told with it; what is read, of its backward alone: two of four forwards' work of `side`
+    without gradients, and with them, and its backward."""
+    rows = seen(lambda backward: weighed(zero, backward, read))["zeroed"]
+    assert {row[7].rpartition(".")[2] for row in rows} == {"weighed"} and len({row[6] for row in rows}) == 1
+    (of_it,) = (row for row in rows if row[2].endswith("side"))
+    assert of_it[4] == pytest.approx(part) and of_it[3] == (2 if read else 4)
+
+
+def learned_weight(backward: Backward) -> None:
+    backward(C(X).sum() + (TRAINED * side(A(X))).sum())
+
+
+def of_this_batch(backward: Backward) -> None:
+    backward(C(X).sum() + (X > 9).sum() * side(A(X)).sum())
+
+
+def used_elsewhere(backward: Backward) -> None:
+    term = side(A(X)).sum()
+    backward(term + 0.0 * term)
+
+
+def by_one(backward: Backward) -> None:
+    backward(C(X).sum() + ONE * side(A(X)).sum())
+
+
+def never_trained(backward: Backward) -> None:
+    backward(C(X).sum())
+    0.0 * side(A(X)).sum()
+
+
+@pytest.mark.parametrize("step", [learned_weight, of_this_batch, used_elsewhere, by_one, never_trained])
+def test_what_is_not_multiplied_by_zero_for_good(step: Callable[[Backward], Any]) -> None:
+    assert seen(step)["zeroed"] == []

@@ -435,4 +435,10 @@ def test_what_a_step_computes_and_does_not_need(runner: Runner) -> None:
     assert [function for _, _, function in rows[5]][-1] == "Net.forward"
     assert text[again[1] - 1].endswith("# line: again") and again[3] == 4
     assert again[4] == pytest.approx((1 + 2 + 3) / (1 + 2 + 3 + 4))
+    (zero,), (siblings,) = found.zeroed, found.siblings
+    (recast,) = found.recasts
+    assert text[recast[1] - 1].strip().startswith("given = model.head")
+    assert (recast[3], [text[line - 1].endswith("# line: autocast") for _, line, _ in recast[5]]) == (4, [True])
+    assert text[siblings[1] - 1].endswith("# line: one by one") and siblings[3:5] == (4, 1.0)
+    assert text[zero[6] - 1].endswith("# line: zero") and zero[3] == 2
     assert {text[line - 1].endswith("# line: autocast") for _, line, _ in found.autocasts} == {True}

@@ -203,6 +203,17 @@ def test_of_a_line_that_is_used_too_what_is_unused_has_no_backward(backward: flo
     assert told.id == "unused-results"
 
 
+def test_a_term_of_weight_zero_is_told_at_its_product_with_all_lines_that_make_it() -> None:
+    rows = ((0, 7, "Net.forward", 9, 0.75, 0, 3, "loss"), (0, 8, "loss", 2, 1.0, 0, 3, "loss"))
+    of = list(of_lines(Lines(files=("model.py",), zeroed=rows), 2.0))
+    assert [(one.line, one.part) for one in of] == [(("model.py", 7), 0.75), (("model.py", 8), 1.0)]
+    found, rest = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
+    assert (found.id, found.where) == ("zero-weight", Place(file="model.py", line=3, function="loss"))
+    assert "uses 11 operations, most of their work at line 7 in Net.forward" in found.evidence
+    assert found.share == pytest.approx(0.8 * 0.5 * 0.75) and rest.share == pytest.approx(0.8 - found.share)
+    assert list(of_lines(Lines(zeroed=rows))) == []
+
+
 def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
     of = [Repeated(("model.py", 7), 8, 0.875, CALL, GATED), Repeated(("model.py", 7), 2, 0.01, CALL)]
     found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)

@@ -17,7 +17,7 @@ from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import with_traces
 from hotlap.diagnose.verdict import UNTOLD, without_untold
 from hotlap.levers import all_levers
-from hotlap.records.diagnosis import WAITS, Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import WAITS, Bound, Diagnosis, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, OptimizerFacts, Phases, RootFacts
 from hotlap.records.trace import (

@@ -286,14 +286,20 @@ class Lines:
             self._recurrent.called(place, **{"x": kwargs.get("input"), "state": kwargs.get("hx"), **given})
 
     def _autocast(self, _args: Any, _kwargs: Any) -> None:
-        """The script entered one: where, if that changes anything, and no module does it."""
+        """The script entered one: where, if that changes anything; of the step's lines, if no module does it."""
         frame = sys._getframe(1)
         on = torch.is_autocast_enabled("cuda" if torch.cuda.is_initialized() else "cpu")
-        if self.looking and on and len(self.autocasts) < MOST_AUTOCASTS and threading.get_ident() == self._thread:
-            place = self.places.innermost(frame)
-            by_module = CALL_CODE is None or any(code is CALL_CODE for code, _ in calls(frame))
-            if place is not None and not by_module:
-                self.autocasts.append(place)
+        if not (self.looking and on and threading.get_ident() == self._thread):
+            return
+        place = self.places.innermost(frame)
+        if place is None:
+            return
+        torch.autocast_increment_nesting()
+        if torch.autocast_decrement_nesting() == 1:
+            self._repeats.recasts.entered(place)
+        by_module = CALL_CODE is None or any(code is CALL_CODE for code, _ in calls(frame))
+        if not by_module and len(self.autocasts) < MOST_AUTOCASTS:
+            self.autocasts.append(place)
 
     @property
     def mode_stays(self) -> bool:
@@ -366,6 +372,7 @@ class Lines:
         """A backward of these begins, in the step whose ops were logged or in one after it."""
         if self.ops and threading.get_ident() == self._thread:
             self._repeats.dead.backward(tensors)
+            self._repeats.recasts.backward()
 
     # waits
 

@@ -9,17 +9,19 @@ other processes share, and filled tensors, into which kernels outside of torch m
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
-from .dead import Dead
+from . import siblings
+from .dead import Dead, times_zero
 from .for_less import ForLess, Told, double
 from .gated import MOST_ROWS, Gated, zeros
 from .op_call import Chain, OpCall, Place, tensors, version
 from .orders import Orders, Seen
+from .recasts import Recasts, casts
 from .same_rows import SameRows, hashes
 from .torch_internals import graph_task, is_plain, storage, storage_reference
 
@@ -64,6 +66,7 @@ class Op:
     inner: int
     told: list[Told]
     seen: Seen
+    cast: bool | None
 
 
 class Repeats:
@@ -79,9 +82,12 @@ class Repeats:
         self._contents: dict[int, tuple[Any, int, int]] = {}
         """By storage: a weak reference, so that no other gets its address; the highest version of a tensor on it, as
         some have counters of their own; and what is in it."""
+        self._weights: set[int] = set()
+        """Numbers of casts of weights, which are told by themselves."""
         self._fresh: set[int] = set()
         """Storages that were made or written to."""
         self._for_less, self._gated, self._same_rows, self.dead = ForLess(), Gated(), SameRows(), Dead()
+        self.recasts = Recasts()
         self._orders = Orders(lambda one: int(self._of(one)[0]))
 
     def begin(self, call: OpCall, own: bool) -> Op:
@@ -103,7 +109,7 @@ class Repeats:
         at = call.factors
         multiplies = at is not None or call.name == "aten::convolution"
         storages = {storage(one) for one in filter(is_plain, those)}
-        self.dead.begin(call.name, storages)
+        self.dead.begin(call.name, storages, times_zero(call, self._fresh), siblings.multiplied(call))
         return Op(
             number=number,
             given=storages,
@@ -114,6 +120,7 @@ class Repeats:
             inner=_inner(call, at),
             told=self._for_less.begin(call, those, known, draws, self._fresh),
             seen=self._orders.begin(call.name, args, list(filter(is_plain, tensors(*given.values()))), at),
+            cast=casts(call),
         )
 
     def end(self, op: Op, made: Any) -> bool:
@@ -136,6 +143,9 @@ class Repeats:
         work = self._for_less.called(chain[-1], op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
         self.dead.called(chain)
+        self.recasts.called(chain[-1], op.number, op.cast, self._sizes[op.number])
+        if op.cast:
+            self._weights.add(op.number)
         self._gated.called(chain, op.number, op.rows, op.zeros)
         self._same_rows.called(chain, op.hashes, work)
 
@@ -148,7 +158,10 @@ class Repeats:
         return {
             "repeats": self._again(made, at_line),
             "unused": self._unused(made, at_line),
+            "zeroed": self.dead.zeroed(self._living())[:MOST_ROWS],
             "gated": self._gated.rows(made, at_line),
+            "siblings": siblings.rows(self.dead.ops),
+            "recasts": self.recasts.rows()[:MOST_ROWS],
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
             **self._for_less.rows(),
@@ -177,21 +190,24 @@ class Repeats:
         alike, again = Counter[Chain](), Counter[Chain]()
         usual: defaultdict[Chain, Counter[int]] = defaultdict(Counter)
         for (number, _), count in self._seen.items():
-            times[number] += count
+            times[number] += count * (number not in self._weights)
         made: set[int] = set()
         for (number, chain), count in self._seen.items():
             size = self._sizes[number]
-            again[chain] += (count - (number not in made)) * size
+            again[chain] += (count - (number not in made)) * size * (number not in self._weights)
             made.add(number)
             if times[number] > 1:
                 alike[chain] += count * size
                 usual[chain][times[number]] += 1
         return _rows(again, alike, lambda chain, _: usual[chain].most_common(1)[0][0], sizes, at_line)
 
+    def _living(self) -> Iterator[int]:
+        """Storages that are still in use."""
+        return (at for at, (reference, *_) in self._contents.items() if not reference.expired())
+
     def _unused(self, sizes: Counter[Chain], at_line: Counter[Place]) -> list[tuple[Any, ...]]:
         """Of lines that compute what nothing uses, with how many operations that have a gradient: see `_rows`."""
-        living = (at for at, (reference, *_) in self._contents.items() if not reference.expired())
-        graded, all_, times = self.dead.sizes(living)
+        graded, all_, times = self.dead.sizes(self._living())
         return _rows(graded, all_, lambda _, outer: times[outer], sizes, at_line)
 
 

@@ -11,10 +11,10 @@ import msgspec
 
 from hotlap.records.diagnosis import Bound, Finding, Place, left_beside
 from hotlap.records.durations import ms
-from hotlap.records.trace import HostTime, KernelTime, RankTrace
+from hotlap.records.trace import HostTime, KernelTime, OpRoofline, RankTrace
 from hotlap.trace import scaling
 
-from . import masks
+from . import masks, recasts
 from .causes import JACOBIAN, Cause
 from .repeated import SPARSE, Line, Repeated, not_needed
 from .statements import calls, cross_entropy_at, last_of_all_at, pairs_at, product_at
@@ -244,10 +244,11 @@ def known_ops(
     step_ms: float,
     spare: Sequence[Repeated] = (),
     masked: Sequence[masks.Mask] = (),
+    recast: Sequence[recasts.Recast] = (),
 ) -> tuple[Finding, ...]:
     """Findings with those operations that take much of a step, which leaves less to those that only say where its time
     goes. step_ms: of steps without the profiler. spare: what is computed and not needed; masked: attention
-    with masks of that kind."""
+    with masks of that kind; recast: weights that are cast again."""
     on_device, left = bool(rank.breakdown), left_beside(findings)
     if on_device:
         rows: Sequence[KernelTime | HostTime] = [row for row in rank.kernels if row.by == "op"]
@@ -264,9 +265,11 @@ def known_ops(
     else:
         of_lines = [row for row in rank.model if "::" in row.name]
     told += _statements(of_lines, ON_A_DEVICE if on_device else ON_THE_CPU, share, step_ms, LEAST * left)
-    of_masks = list(masks.not_needed(rank.roofline if on_device else rank.model, masked, share, step_ms))
+    sized: Sequence[OpRoofline | HostTime] = rank.roofline if on_device else rank.model
+    of_masks = list(masks.not_needed(sized, masked, share, step_ms))
     findings = tuple(masks.with_facts(findings, masked, of_masks))
     told += of_masks
+    told += recasts.again(sized, recast, share, step_ms, left)
     told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
 

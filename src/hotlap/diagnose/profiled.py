@@ -36,7 +36,7 @@ from hotlap.trace.lines import places_of
 from hotlap.trace.scaling import host_ms, per_step_ms
 from hotlap.trace.tables import Trace
 
-from . import masks
+from . import masks, recasts
 from .autocast import outside_of_forward
 from .causes import ELEMENTS
 from .copied_again import with_kept
@@ -48,6 +48,7 @@ from .known_ops import known_ops
 from .offloads import room, with_memory
 from .optimizer_reads import with_reads
 from .repeated import DOUBLE, of_lines
+from .siblings import one_by_one
 from .small_ops import small_ops
 
 TOP_OPS: Final = 3
@@ -132,13 +133,14 @@ def with_traces(
     if any(one.id == "double-precision" for one in findings):
         spare = [one for one in spare if one.cause is not DOUBLE]
     masked = list(masks.of_lines(lines)) if lines is not None else []
+    recast = list(recasts.of_lines(lines)) if lines is not None else []
     rank, step_ms = traces.ranks[0], diagnosis.step_ms
     if not any(one.breakdown for one in traces.ranks):  # a CPU: its ops are what the phases were timed around
         phases = sum(getattr(diagnosis.phases, name) or 0.0 for name in MODEL)
         told = [_beside_ops(_with_ops(one, rank, diagnosis.phases), traces, phases, step_ms) for one in findings]
         told = [_with_search(one, rank, step_ms) for one in told]
-        known = known_ops(rank, told, step_ms, spare, masked)
-        return with_findings(diagnosis, (*known, *small_ops(rank, told)))
+        known = known_ops(rank, told, step_ms, spare, masked, recast)
+        return with_findings(diagnosis, (*known, *_in_loops(rank, told, lines, step_ms)))
     if any(one.id == "allocator" for one in traces.findings):
         findings = tuple(one for one in findings if one.id != LATE_MALLOCS)
     rest = left_beside(findings)
@@ -154,10 +156,15 @@ def with_traces(
     shown = [part for one in shown for part in with_kept(one, lines, rank, room(diagnosis))]
     kept, shown = with_reads(*_with_switch(kept, shown), facts)
     shown = _beside_input(shown, sum(one.share for one in kept if one.id == "input"))
-    found = known_ops(rank, (*kept, *shown), step_ms, spare, masked)
-    ordered = tuple(in_order((*found, *small_ops(rank, shown))))
+    found = known_ops(rank, (*kept, *shown), step_ms, spare, masked, recast)
+    ordered = tuple(in_order((*found, *_in_loops(rank, shown, lines, step_ms))))
     bound = ordered[0].bound if ordered else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
+
+
+def _in_loops(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None, step_ms: float) -> list[Finding]:
+    """Small operations of loops: of modules that could be one, or of others."""
+    return list(one_by_one(rank, findings, lines, step_ms)) or list(small_ops(rank, findings))
 
 
 def _beside_input(shown: Sequence[Finding], waiting: float) -> list[Finding]:

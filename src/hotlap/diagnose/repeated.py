@@ -34,6 +34,15 @@ UNUSED: Final = Cause(
     "beside torch, to log or to plot: every n steps, under `torch.no_grad()`",
     "compute",
 )
+ZEROED: Final = Cause(
+    "zero-weight",
+    "a term is multiplied by zero, and is still computed",
+    "what only this product uses is computed forward, and the backward goes through it with gradients of zero; where "
+    "it is finite, zero times it adds nothing",
+    "skip the term where its weight is 0: `if weight: loss = loss + weight * term(...)`; what is only logged: every n "
+    "steps, under `torch.no_grad()`; parameters that only this term trains then have no gradient in place of zeros",
+    "compute",
+)
 GATED: Final = Cause(
     "gated-rows",
     "each expert computes all rows, and most results are multiplied by zero",
@@ -118,6 +127,7 @@ SAID: Final = {
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     UNUSED: "no backward goes through {} operations of this call, and nothing else is given what they make; they take "
     "{} a step",
+    ZEROED: "only this product, with 0 in the step that was looked at, uses {}; they take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products and dropout with them take {} a step",
     TAP_BY_TAP: "a kernel of {} taps; FFT saves {} a step",
@@ -163,6 +173,7 @@ def of_lines(lines: Lines, backward: float = 1.0) -> Iterator[Repeated]:
                 # What is unused has no backward in the line's time, as the rest has.
                 of_both = part / (1 + backward * (1 - part)) if cause is UNUSED else part
                 yield Repeated((lines.files[file], line), times, of_both, place, cause)
+    yield from _zeroed(lines)
     for file, line, _, times, part, frames in lines.same_rows:
         if frames and max(file, *(frame[0] for frame in frames)) < len(lines.files):
             where = repeating([place_in(lines.files, frame) for frame in frames])
@@ -172,6 +183,21 @@ def of_lines(lines: Lines, backward: float = 1.0) -> Iterator[Repeated]:
             millions = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"
             at_line = place_in(lines.files, (file, line, function))
             yield Repeated((lines.files[file], line), millions, part, at_line, ORDER)
+
+
+def _zeroed(lines: Lines) -> Iterator[Repeated]:
+    """Of each product with zero, with the line at which most is computed for it."""
+    products: defaultdict[Place, list[tuple[Place, int, float]]] = defaultdict(list)
+    for file, line, function, times, part, call, at, inside in lines.zeroed:
+        if max(file, call) < len(lines.files):
+            product, made = place_in(lines.files, (call, at, inside)), place_in(lines.files, (file, line, function))
+            products[product].append((made, times, part))
+    for product, those in products.items():
+        most = those[0][0]
+        said = f"{sum(times for _, times, _ in those)} operations, most of their work at line {most.line} in "
+        said += f"{most.function}"
+        for made, _, part in those:
+            yield Repeated((made.file, made.line), said, part, product, ZEROED)
 
 
 def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: float, left: float) -> Iterator[Finding]:
@@ -185,7 +211,7 @@ def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: flo
         calls[one.times, one.call] += costs.get(one.line, 0.0) * one.part
     for (cause, *_), calls in functions.items():
         times, where = max(calls, key=lambda at: calls[at])
-        least = LEAST_UNUSED if cause is UNUSED else LEAST
+        least = LEAST_UNUSED if cause in {UNUSED, ZEROED} else LEAST
         if (took := min(1.0, sum(calls.values()))) >= least * left:
             said = SAID[cause].format(times, ms(took * step_ms))
             said += ", estimated from the line's part of the step"

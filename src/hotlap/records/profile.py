@@ -32,9 +32,9 @@ DearOrder = tuple[Count, Count, str, Count, Count, Share]
 the line's work that this saves."""
 
 
-SameRowsLine = tuple[Count, Count, str, Count, Share, tuple[UserFrame, ...]]
-"""Index into `files`, line, function; how often each row is there; the part of the line's work that all but the first
-of them take; the user's frames, the outermost first."""
+FramedLine = tuple[Count, Count, str, Count, Share, tuple[UserFrame, ...]]
+"""Index into `files`, line, function; a number, and a part of the line's work; the user's frames, the outermost
+first."""
 
 
 CopiedLine = tuple[Count, Count, str, Count]
@@ -96,9 +96,10 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     with its line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the
     part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside
     of the backward, what the step has computed before: the same ops on the same numbers. unused: the same of what is
-    computed with gradients and reaches no backward, in this step or the next, nor the host or what lives on. gated: the
-    same of lines of
-    modules that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of
+    computed with gradients and reaches no backward, in this step or the next, nor the host or what lives on. zeroed: of
+    lines that compute what only a product with zero uses: the line, how many operations, of its work with the backward
+    the part that these have, and the line of the product. gated: as repeats, of lines of modules that each compute the
+    same rows, most of which are then multiplied by zero: how many modules, the part of
     what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the
     step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
     take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
@@ -106,12 +107,16 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     their place. half: the same of products of float16 or bfloat16 on the CPU: how many times as long as in float32 they
     take. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
     multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
-    first. same_rows: lines with products and convolutions each of whose rows is there several times. copied: lines that
-    copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused
-    attention that is given masks. recurrent: as repeats, of lines that call a recurrent net with a sequence that begins
-    with that of the call before: how many calls, and of all their times those that were there. autocasts: lines that
-    turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
-    were not seen.
+    first. same_rows: lines with products and convolutions each of whose rows is there several times: how often, and the
+    part that all but the first of them take. siblings: lines with four products or more of one shape, each with weights
+    of its own: how many of these, in the mean, need nothing that the others make, and their part of the line's
+    products. recasts: lines that cast weights to another type which was done before, since the last backward: how often
+    the same, the part of what is copied there, and the line that turned autocast on in between, if one did. copied:
+    lines that copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention
+    that is given masks. recurrent: as repeats, of lines that call a recurrent net
+    with a sequence that begins with that of the call before: how many calls, and of all their times those that were
+    there. autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why
+    ops were not seen.
     """
 
     steps: Count = 0
@@ -124,6 +129,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[CalledLoss, ...] = ()
     repeats: tuple[RepeatedLine, ...] = ()
     unused: tuple[RepeatedLine, ...] = ()
+    zeroed: tuple[RepeatedLine, ...] = ()
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
@@ -131,7 +137,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     half: tuple[RepeatedLine, ...] = ()
     double: tuple[RepeatedLine, ...] = ()
     orders: tuple[DearOrder, ...] = ()
-    same_rows: tuple[SameRowsLine, ...] = ()
+    same_rows: tuple[FramedLine, ...] = ()
+    siblings: tuple[FramedLine, ...] = ()
+    recasts: tuple[FramedLine, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()

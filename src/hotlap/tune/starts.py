@@ -180,11 +180,11 @@ def beside(state: State, before: Side, after: Side) -> Ratio:
             return True
         return len(so_far) >= ROUNDS[0] and found.ratio < PROMISING
 
-    per_row = state.resized([*before.requested, *after.requested])
+    budget, per_row = state.budget, state.resized([*before.requested, *after.requested])
     seconds = min(
         MOST_S,
-        MOST_SHARE * state.budget.seconds,
-        max(state.budget.left - state.budget.first_proof_s - state.budget.narrow_s, state.budget.turns_s(2, LEAST_ROUNDS)),
+        MOST_SHARE * budget.seconds,
+        max(budget.left - budget.first_proof_s - budget.narrow_s, budget.turns_s(2, LEAST_ROUNDS)),
     )
     rounds = state.take_turns([before, after], ROUNDS[1], seconds, enough=enough, per_row=per_row)
     logs = log_ratios(rounds, before, after)

@@ -1,4 +1,6 @@
-"""A model that computes each row several times, in half precision, and goes over a sequence again for each new step."""
+"""A model that computes each row several times, in half precision, and goes over a sequence again for each new step; a
+term of its loss has weight zero, and four small models are run one by one, and weights are
+cast in each call."""
 
 import torch
 from common import end, said
@@ -24,10 +26,18 @@ class Net(nn.Module):
 
 
 model = Net()
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
+members = nn.ModuleList(nn.Linear(4, 8) for _ in range(4))
+optimizer = torch.optim.SGD([*model.parameters(), *members.parameters()], 0.01)
 for _ in range(90):
     with torch.autocast("cpu", torch.bfloat16):  # line: autocast
         loss = model(torch.randn(8, 4)).float().square().mean()
+    given = torch.randn(2, 4)
+    for one in members:
+        loss = loss + one(given).mean()  # line: one by one
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):  # line: autocast
+            given = model.head(model.encoder(given)).float()
+    loss = loss + given.mean() + 0.0 * model.head.weight.square().sum()  # line: zero
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -1,0 +1,144 @@
+"""Modules of one shape that are run one by one in a Python loop though none needs what the others make, as the members
+of an ensemble: small products in place of batched ones."""
+
+import ast
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.durations import ms
+from hotlap.records.profile import Lines, place_in
+from hotlap.records.trace import RankTrace
+from hotlap.trace.findings._base import idle, total
+
+from .causes import Cause
+from .source import COMPREHENSIONS, called_in, loops_at, statement_at
+
+FEWEST: Final = 4
+"""Of them that need nothing that the others make."""
+MOSTLY: Final = 0.9
+"""Of the time of such products below the loop, that of those of which so many don't."""
+LEAST: Final = 0.1
+"""Of the step."""
+SMALL_NS: Final = 50_000
+"""Of an op on the CPU, in the mean, up to which to issue it takes a notable part."""
+WAITS: Final = (("launch", "launch"), ("host-code", "python"))
+"""Findings of a device that waits, and their causes of idle time."""
+TRAINS: Final = {"backward", "step"}
+SIBLINGS: Final = Cause(
+    "one-by-one",
+    "modules of one shape are run one by one in a Python loop",
+    "none needs what the others make, yet each layer of each of them is small operations of its own, forward and "
+    "backward, which take longer to issue than to compute",
+    "stack their weights, and compute all of them with one batched product a layer: `torch.baddbmm(b, x, w)` with w of "
+    "(n, in, out), b of (n, 1, out) and x of (n, rows, in), where all get the same `x.expand(n, -1, -1)`; as they are: "
+    "`params, buffers = torch.func.stack_module_state(models)` for the optimizer too, and `torch.vmap` of "
+    "`torch.func.functional_call`; heads that get the same: one layer n times as wide; convolutions: `groups=n`",
+    "launch",
+)
+
+
+class Loop(NamedTuple):
+    """At a line, with the first and last of its lines. inline: a comprehension, whose statement holds more."""
+
+    where: Place
+    first: int
+    last: int
+    inline: bool = False
+
+
+class Products(NamedTuple):
+    """At a line: how many at once, their part of the line's, and the frames below the loop."""
+
+    where: Place
+    times: int
+    part: float
+    below: Sequence[Place]
+
+    def holds(self, at: Place) -> bool:
+        """Whether a line is in a function that is called for them."""
+        return any((at.file, at.function) == (one.file, one.function) for one in self.below)
+
+
+def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None, step_ms: float) -> Iterator[Finding]:
+    """The loop that takes most, with its part of those findings that only say where this time goes."""
+    on_device, found = rank.device_name != "cpu", []
+    for loop, products in _loops(lines).items() if lines is not None else ():
+        wide = [one for one in products if one.times >= FEWEST]
+        took = [sum(one.part * _ns(rank, one.where) for one in those) for those in (wide, products)]
+        if wide and took[0] >= MOSTLY * took[1]:
+            inside = functools.partial(_inside, loop, wide)
+            share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
+            found.append((share, max(one.times for one in wide), loop.where))
+    for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
+        if share >= LEAST:
+            took_ms = ms(share * step_ms)
+            waits = f"the device waits {took_ms} of the step for" if on_device else f"{took_ms} of the step goes to"
+            said = f"{times} with weights of their own, called in turn from this loop; {waits} their operations"
+            yield SIBLINGS.finding(share, where, said)
+
+
+def _inside(loop: Loop, products: Sequence[Products], at: Place | None) -> float:
+    """Of what a line does, the part that is called from a loop, as far as its products tell."""
+    if at is None:
+        return 0.0
+    if at.file == loop.where.file and loop.first <= (at.line or 0) <= loop.last:
+        return 1.0
+    parts = {one.where.line: one.part for one in products if one.holds(at)}
+    return parts.get(at.line, min(parts.values(), default=0.0))
+
+
+def _waits(rank: RankTrace, findings: Sequence[Finding], inside: Callable[[Place | None], float]) -> float:
+    """Share of the step that a device waits for launches, or for Python, of what lies inside."""
+    share = 0.0
+    for id_, cause in WAITS:
+        gaps = idle(rank, cause)
+        general = sum(one.share for one in findings if one.id == id_ and not one.named)
+        share += general * sum(inside(one.where) * one.idle_ns for one in gaps) / max(1, total(gaps))
+    return share
+
+
+def _computes(rank: RankTrace, findings: Sequence[Finding], inside: Callable[[Place | None], float]) -> float:
+    """Share of the step on the CPU, 0 of operations that are too large to be limited by being issued."""
+    rows = [(inside(row.where) * row.ns, row) for row in rank.model if row.where is not None]
+    count = sum(row.count for ns, row in rows if ns and "::" in row.name)
+    general = sum(one.share for one in findings if one.id == "compute" and not one.named)
+    ns = sum(ns for ns, _ in rows)
+    return general * ns / max(1, sum(row.ns for row in rank.model)) if ns <= SMALL_NS * count else 0.0
+
+
+def _ns(rank: RankTrace, at: Place) -> int:
+    return sum(row.ns for row in rank.model if row.where and (row.where.file, row.where.line) == (at.file, at.line))
+
+
+def _loops(lines: Lines) -> dict[Loop, list[Products]]:
+    """By loop, the products that it leads to."""
+    found: defaultdict[Loop, list[Products]] = defaultdict(list)
+    ends = [lines.places[one] for one in ("backward", "optimizer") if one in lines.places]
+    trains = TRAINS | {function.rpartition(".")[2] for *_, function in ends}
+    of_the_step = {(lines.files[file], function) for file, _, function in ends if file < len(lines.files)}
+    for *_, times, part, of in lines.siblings:
+        if not of or max(frame[0] for frame in of) >= len(lines.files):
+            continue
+        frames = [place_in(lines.files, frame) for frame in of]
+        begin = max((at for at, one in enumerate(frames) if (one.file, one.function) in of_the_step), default=0)
+        for at, frame in enumerate(frames[begin:], begin):
+            if (loop := _loop(frame, trains)) is not None:
+                below = frames[at + 1 :]
+                if below or times >= FEWEST or not loop.inline:
+                    found[loop].append(Products(frames[-1], times, part, below))
+                break
+    return found
+
+
+def _loop(place: Place, trains: set[str]) -> Loop | None:
+    """The outermost loop around a line, in its function, that is none over steps. trains: names of calls in these."""
+    own = statement_at(place)
+    around = [one for one in loops_at(place) if not called_in(one) & trains]
+    if around:
+        return Loop(place, around[-1].lineno, around[-1].end_lineno or around[-1].lineno)
+    if own is None or hasattr(own, "body") or not any(isinstance(one, COMPREHENSIONS) for one in ast.walk(own)):
+        return None
+    return Loop(place, own.lineno, own.end_lineno or own.lineno, inline=True)
