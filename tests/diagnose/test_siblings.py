@@ -80,7 +80,7 @@ def test_members_are_told_at_their_loop_with_all_that_lies_below_it(script: Path
     (found,) = told(rank, lines_of(script, MEMBERS, **IN_STEP))
     assert (found.id, found.bound, found.named) == ("one-by-one", "launch", True)
     assert found.where == Place(file=str(script), line=8, function="loss")
-    assert found.share == pytest.approx(0.8 * 0.7) and found.evidence.startswith("8 with weights of their own")
+    assert found.share == pytest.approx(0.8 * 0.7) and found.evidence.startswith("8 products of one shape")
     assert "5.60 ms of the step goes to" in found.evidence and "baddbmm" in found.instead
 
 

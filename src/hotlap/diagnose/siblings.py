@@ -76,7 +76,10 @@ def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None
         if share >= LEAST:
             took_ms = ms(share * step_ms)
             waits = f"the device waits {took_ms} of the step for" if on_device else f"{took_ms} of the step goes to"
-            said = f"{times} with weights of their own, called in turn from this loop; {waits} their operations"
+            said = (
+                f"{times} products of one shape, each with weights of its own, called in turn from this loop; {waits} "
+            )
+            said += "what it calls"
             yield SIBLINGS.finding(share, where, said)
 
 
