@@ -80,7 +80,7 @@ def test_every_field_has_words(name: str) -> None:
     """In the docstring of its record; a record or records in it have their own."""
     schema = SCHEMAS[name]
     for record in (schema, *schema.get("$defs", {}).values()):
-        silent = [key for key, told in record["properties"].items() if "description" not in told]
+        silent = [key for key, told in record.get("properties", {}).items() if "description" not in told]
         silent = [key for key in silent if key not in PLAIN and "$ref" not in str(record["properties"][key])]
         assert record["description"], record["title"]
         assert not silent, f"the docstring of {record['title']} does not say what {silent} mean, as `name: text.`"
