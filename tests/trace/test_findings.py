@@ -835,10 +835,9 @@ def test_ops_that_contradict_the_phases_are_not_told(traced: int, told: bool) ->
 def test_lower_precision_is_no_advice_where_small_operations_take_more_than_arithmetic(calls: int, bound: str) -> None:
     """deepfm: arithmetic took 2% of the operations' time, and autocast stood first."""
     levers = ("bf16-autocast", "compile", "channels-last")
+    lower = "lower precision if this CPU multiplies in it, compiled kernels"
     run = diagnosis(
-        Finding(
-            id="compute", bound="compute", share=0.9, title="computing Net", instead="lower precision", levers=levers
-        )
+        Finding(id="compute", bound="compute", share=0.9, title="computing Net", instead=lower, levers=levers)
     )
     product = HostTime(name="aten::mm", ns=4 * MS, total_ns=4 * MS, count=10)
     small = HostTime(name="aten::mul", ns=calls * 4000, total_ns=calls * 4000, count=calls)
@@ -849,6 +848,8 @@ def test_lower_precision_is_no_advice_where_small_operations_take_more_than_arit
     assert ("less than 10 us each" in found.why) is issued
     assert "channels-last" not in found.levers, "there is no convolution"
     large = msgspec.structs.replace(small, count=calls // 4)
+    (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=(large,)),))).findings
+    assert (found.title, found.instead, found.levers) == ("computing Net", "compiled kernels", ("compile",))
     convolution = msgspec.structs.replace(product, name="aten::mkldnn_convolution")
     (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=(convolution, large)),))).findings
     assert (found.bound, found.levers) == ("compute", levers)

@@ -52,8 +52,10 @@ from .small_ops import small_ops
 TOP_OPS: Final = 3
 SMALL_NS: Final = 10_000
 """Of one operation in the mean, up to which Python and dispatch take most of it."""
-MOSTLY_SMALL: Final = 0.5
-"""Of the operations' time, what these take where they are what limits the step."""
+MUCH_SMALL, MOSTLY_SMALL = 0.3, 0.5
+"""Of the operations' time, what these take where they may be, and are, what limits the step."""
+LITTLE: Final = 0.1
+"""Of the operations' time, what arithmetic takes where to do it in fewer bits wins nothing."""
 CONVOLVE: Final = re.compile(r"conv", re.IGNORECASE)
 CONVOLVED: Final = 0.1
 """Of the operations' time, what convolutions take at least where their memory format matters."""
@@ -295,10 +297,14 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
     others = (row for row in ops if not MULTIPLY.match(row.name))
     small = sum(row.ns for row in others if row.ns < SMALL_NS * row.count) / max(1, by_name.total())
     convolved = sum(ns for name, ns in by_name.items() if CONVOLVE.search(name)) / max(1, by_name.total())
-    if small > multiplied:
+    issued = small > max(multiplied, MUCH_SMALL)
+    if issued:
         finding = _issued(finding, small)
     elif convolved < CONVOLVED:
         finding = msgspec.structs.replace(finding, levers=_without(finding.levers, answering("layout")))
+    if multiplied < LITTLE and not issued:
+        instead, levers = compute.LOWER.sub("", finding.instead), _without(finding.levers, answering("precision"))
+        finding = msgspec.structs.replace(finding, instead=instead, levers=levers)
     where = _dearest(rank, ops)
     evidence = re.sub(compute.LINE_OF.format(".*?"), "", finding.evidence) if where else finding.evidence
     return msgspec.structs.replace(
@@ -309,7 +315,7 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "
         + (
             f"those of less than {SMALL_NS // 1000} us each, which issuing takes, {small:.0%}"
-            if small > multiplied
+            if issued
             else "moving data and issuing small operations the rest"
         ),
     )

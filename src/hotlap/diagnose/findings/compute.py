@@ -1,5 +1,6 @@
 """The model's own arithmetic is what the step consists of."""
 
+import re
 from typing import Final
 
 from hotlap.levers import answering
@@ -37,6 +38,7 @@ OR_ISSUING = ", or issuing its operations"
 LINE_OF = "; the line is of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
+LOWER: Final = re.compile("^lower precision [^,]*, ")
 LARGE_ONLY: Final = answering("precision", "layout")
 """Levers that small operations gain nothing by."""
 NAMED = 3
