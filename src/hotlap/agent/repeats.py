@@ -133,7 +133,7 @@ class Repeats:
     def called(self, op: Op, chain: Chain) -> None:
         """It computed something. chain: the user's frames around it, the outermost first."""
         self._seen[op.number, chain] += 1
-        work = self._for_less.called(chain[-1], op.told, self._sizes[op.number])
+        work = self._for_less.called(chain, op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
         self.dead.called(chain)
         self._gated.called(chain, op.number, op.rows, op.zeros)

@@ -86,19 +86,20 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside
     of the backward, what the step has computed before: the same ops on the same numbers. unused: the same of what is
     computed with gradients and reaches no backward, in this step or the next, nor the host or what lives on. gated: the
-    same of lines of
-    modules that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of
-    what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the
-    step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
-    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
-    same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
-    their place. half: the same of products of float16 or bfloat16 on the CPU: how many times as long as in float32 they
-    take. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
-    multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
-    first. same_rows: lines with products and convolutions each of whose rows is there several times. copied: lines that
-    copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention whose masks
-    all leave out what comes later, or nothing. recurrent: as repeats, of lines that call a recurrent net with a
-    sequence that begins with that of the call before: how many calls, and of all their times those that were there.
+    same of lines of modules that each compute the same rows, most of which are then multiplied by zero: how many
+    modules, the part of what the line makes that is, and the line that calls them. sparse: the same of products with a
+    large matrix that the step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the
+    line's work what they take; where others call the line with other matrices, the line that calls it with this one.
+    sparse_made: the same of matrices in two dimensions that the step makes itself. long_convolutions: the same of
+    convolutions of many taps: how many, and what FFT would save. denormals: the same of ops on the CPU that take longer
+    by numbers too small to be normal: how many times as long as with zeros in their place. half: the same of products
+    of float16 or bfloat16 on the CPU: how many times as long as in float32 they take. double: the same of ops that make
+    numbers of 64 bits, of which half is saved. orders: lines that multiply three matrices in an order that takes twice
+    as much as the other, where nothing else has what is made first. same_rows: lines with products and convolutions
+    each of whose rows is there several times. copied: lines that copy the same memory of the host to a device in this
+    step and the next (CUDA). masks: of fused attention whose masks all leave out what comes later, or nothing.
+    recurrent: as repeats, of lines that call a recurrent net with a sequence that begins with that of the call before:
+    how many calls, and of all their times those that were there.
     autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
     were not seen.
     """
@@ -115,6 +116,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     unused: tuple[RepeatedLine, ...] = ()
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
+    sparse_made: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
     denormals: tuple[RepeatedLine, ...] = ()
     half: tuple[RepeatedLine, ...] = ()
