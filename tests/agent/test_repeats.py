@@ -781,3 +781,15 @@ def test_the_record_is_read_as_it_is_written() -> None:
         of_copies()
     found, *_ = of_lines(msgspec.convert(lines.document(), Record, strict=False))
     assert found.times == 3 and found.call.file == __file__
+
+
+def test_lines_that_make_large_tensors() -> None:
+    """Of the host's: in-place operations, views and small ones make none."""
+    lines, x = Lines(operator.call), torch.randn(512, 128)
+    with lines.watching(ops=True):
+        y = (x + 1).mul_(2).view(-1)
+        torch.stack([y, y])
+        torch.ones(16)
+    rows = lines.document()["large"]
+    assert [(made, part) for _, _, _, made, part in rows] == [(2**19, 2 / 3), (2**18, 1 / 3)]
+    assert rows[0][1] == rows[1][1] + 1

@@ -41,6 +41,11 @@ CopiedLine = tuple[Count, Count, str, Count]
 """Index into `files`, line, function; bytes a step."""
 
 
+LargeLine = tuple[Count, Count, str, Count, Share]
+"""Index into `files`, line, function; bytes of large tensors that it makes in a step; the part that this is of all such
+that the user's lines make."""
+
+
 MaskedLine = tuple[Count, Count, str, Literal["causal", "nothing"], Count]
 """Index into `files`, line, function; what the masks there leave out; how many a step has."""
 
@@ -96,10 +101,11 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     of float16 or bfloat16 on the CPU: how many times as long as in float32 they take. double: the same of ops that make
     numbers of 64 bits, of which half is saved. orders: lines that multiply three matrices in an order that takes twice
     as much as the other, where nothing else has what is made first. same_rows: lines with products and convolutions
-    each of whose rows is there several times. copied: lines that copy the same memory of the host to a device in this
-    step and the next (CUDA). masks: of fused attention whose masks all leave out what comes later, or nothing.
-    recurrent: as repeats, of lines that call a recurrent net with a sequence that begins with that of the call before:
-    how many calls, and of all their times those that were there.
+    each of whose rows is there several times. large: lines that make tensors of 128 KiB or more in the memory of the
+    host, outside of the backward. copied: lines that copy the same memory of the host to a device in this step and the
+    next (CUDA). masks: of fused attention whose masks all leave out what comes later, or nothing. recurrent: as
+    repeats, of lines that call a recurrent net with a sequence that begins with that of the call before: how many
+    calls, and of all their times those that were there.
     autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
     were not seen.
     """
@@ -123,6 +129,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     double: tuple[RepeatedLine, ...] = ()
     orders: tuple[DearOrder, ...] = ()
     same_rows: tuple[SameRowsLine, ...] = ()
+    large: tuple[LargeLine, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()
