@@ -868,6 +868,14 @@ def test_small_operations_may_be_limited_by_dispatch(
     assert "Python and dispatch" not in fires("compute", phases(**times), facts=compiled).why
 
 
+@pytest.mark.parametrize(("update_ms", "named"), [(0.05, False), (3.0, True)])
+def test_a_fused_update_is_no_lever_for_computing_where_the_update_takes_next_to_nothing(
+    update_ms: float, named: bool
+) -> None:
+    found = fires("compute", phases(forward=20.0, backward=30.0, optimizer=update_ms))
+    assert found is not None and ("fused-optimizer" in found.levers) is named
+
+
 def test_step_time_is_the_median_of_blocks() -> None:
     assert math.isnan(step_time([]))
     assert step_time([7.0]) == 7.0

@@ -18,6 +18,7 @@ from hotlap.diagnose.repeated import (
     ORDER,
     SAME_ROWS,
     SPARSE,
+    SPARSE_MADE,
     TAP_BY_TAP,
     UNUSED,
     Repeated,
@@ -214,6 +215,15 @@ def test_a_term_of_weight_zero_is_told_at_its_product_with_all_lines_that_make_i
     assert list(of_lines(Lines(zeroed=rows))) == []
 
 
+@pytest.mark.parametrize(("cause", "told"), [(SPARSE, True), (SPARSE_MADE, True), (SAME_ROWS, False)])
+def test_zeros_are_told_from_a_tenth_of_the_step_on(cause: Cause, told: bool) -> None:
+    of = [Repeated(("model.py", 7), 99, 0.3, AT, cause)]  # 12% of the step
+    found = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
+    assert [one.id for one in found if one.named] == ([cause.id] if told else [])
+    of = [Repeated(("model.py", 7), 99, 0.2, AT, cause)]
+    assert not any(one.named for one in known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of))
+
+
 def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
     of = [Repeated(("model.py", 7), 8, 0.875, CALL, GATED), Repeated(("model.py", 7), 2, 0.01, CALL)]
     found, _ = known_ops(on_the_cpu("aten::mm", 10 * MS), (COMPUTE,), 10.0, of)
@@ -226,6 +236,7 @@ def test_rows_that_are_multiplied_by_zero_are_a_cause_of_their_own() -> None:
     [
         (UNUSED, 170, "170 operations", "leave it out"),
         (SPARSE, 99, "99% of a matrix", "to_sparse_csr"),
+        (SPARSE_MADE, 99, "99% of a matrix that the step makes are", "torch.sparse_coo_tensor"),
         (TAP_BY_TAP, 400, "a kernel of 400 taps", "rfft"),
         (ORDER, "300.0 million multiplications", "300.0 million", "multi_dot"),
         (DENORMALS, 20, "20 times as long", "set_flush_denormal"),

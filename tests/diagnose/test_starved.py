@@ -15,10 +15,12 @@ from hotlap.diagnose.cpu_use import GpuUse, cpu_use, gpu_use
 from hotlap.diagnose.diagnose import diagnose, next_of
 from hotlap.diagnose.findings import findings_of
 from hotlap.diagnose.findings._base import CpuUse, Measured
+from hotlap.diagnose.findings.page_faults import at_line
 from hotlap.diagnose.verdict import verdict
 from hotlap.levers import settled
-from hotlap.records.diagnosis import Finding, in_order
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread, in_order
 from hotlap.records.files import to_json
+from hotlap.records.profile import Lines
 from hotlap.records.run import Facts, HostFacts, Step
 from hotlap.records.telemetry import CpuSample, GpuSample, TelemetrySample
 from hotlap.report.run_screen import run_screen
@@ -334,16 +336,40 @@ def test_workers_that_wait() -> None:
 
 def test_page_faults() -> None:
     one = beneath(found("page_faults", None, host(faults=9000.0, system_ms=8.0)))
-    assert (one.cost_ms, one.levers) == (8.0, ("host-allocator",)) and "disk" not in one.evidence
+    assert one.cost_ms is None and "8.00 ms a step of all threads" in one.evidence, "no bound: caches lose by them too"
+    assert one.levers == ("host-allocator",) and "disk" not in one.evidence
     assert (
         "3 of them read from a disk"
         in beneath(found("page_faults", None, host(faults=9e3, system_ms=8, major=3))).evidence
     )
     slower = host(faults=9000.0, system_ms=20.0, took_ms=250.0)
-    assert beneath(found("page_faults", None, slower)).cost_ms == pytest.approx(8.0), "of steps that take 250 ms"
+    assert "8.00 ms a step" in beneath(found("page_faults", None, slower)).evidence, "of steps that take 250 ms"
     assert found("page_faults", None, host(faults=255.0, system_ms=8.0)) is None
     assert found("page_faults", None, host(faults=9000.0, system_ms=4.9)) is None
     assert found("page_faults", None, FACTS) is None
+
+
+@pytest.mark.parametrize(("part", "told"), [(0.8, True), (0.4, False)])
+def test_page_faults_have_the_line_that_makes_most_of_the_large_tensors(part: float, told: bool) -> None:
+    """vamp: tensors of 8 MB were made at one line of a density, and the faults had none."""
+    one = found("page_faults", None, host(faults=9000.0, system_ms=8.0))
+    other = found("cpu_quota", {"throttled": 0.5, "throttled_ms": 300.0})
+    assert one is not None and other is not None
+    spread = Spread(p10=99, p50=100, p90=101)
+    bare = Diagnosis(
+        mode="train", bound="unknown", step_ms=100.0, spread=spread, phases=phases(), findings=(one, other)
+    )
+    lines = Lines(
+        files=("density.py", "net.py"),
+        large=((0, 11, "log_normal", int(part * 100 * 2**20), part), (1, 4, "Net.forward", 2**20, 1 - part)),
+    )
+    with_line = {found.id: found for found in at_line(bare, lines).findings}
+    assert (with_line["page-faults"].where is not None) is told and with_line[other.id] == other
+    if told:
+        assert with_line["page-faults"].where == Place(file="density.py", line=11, function="log_normal")
+        assert "80% of the bytes of large tensors" in with_line["page-faults"].evidence
+    assert at_line(bare, Lines()) == bare
+    assert at_line(bare, Lines(large=((7, 1, "gone", 2**20, 1.0),))) == bare
 
 
 @pytest.mark.parametrize(

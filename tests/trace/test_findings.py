@@ -864,6 +864,30 @@ def test_ops_that_contradict_the_phases_are_not_told(traced: int, told: bool) ->
     assert ("in the profiler's steps the backward takes" in found.why) is not told
 
 
+@pytest.mark.parametrize(("calls", "bound"), [(100, "compute"), (1300, "launch"), (2600, "launch")])
+def test_lower_precision_is_no_advice_where_small_operations_take_more_than_arithmetic(calls: int, bound: str) -> None:
+    """deepfm: arithmetic took 2% of the operations' time, and autocast stood first."""
+    levers = ("bf16-autocast", "compile", "channels-last")
+    lower = "lower precision if this CPU multiplies in it, compiled kernels"
+    run = diagnosis(
+        Finding(id="compute", bound="compute", share=0.9, title="computing Net", instead=lower, levers=levers)
+    )
+    product = HostTime(name="aten::mm", ns=4 * MS, total_ns=4 * MS, count=10)
+    small = HostTime(name="aten::mul", ns=calls * 4000, total_ns=calls * 4000, count=calls)
+    (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=(product, small)),))).findings
+    issued = bound == "launch"
+    assert (found.bound, found.title) == (bound, ("issuing small operations of" if issued else "computing") + " Net")
+    assert ("lower precision" in found.instead, "bf16-autocast" in found.levers) == (not issued, not issued)
+    assert ("less than 10 us each" in found.why) is issued
+    assert "channels-last" not in found.levers, "there is no convolution"
+    large = msgspec.structs.replace(small, count=calls // 4)
+    (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=(large,)),))).findings
+    assert (found.title, found.instead, found.levers) == ("computing Net", "compiled kernels", ("compile",))
+    convolution = msgspec.structs.replace(product, name="aten::mkldnn_convolution")
+    (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=(convolution, large)),))).findings
+    assert (found.bound, found.levers) == ("compute", levers)
+
+
 def test_nothing_that_a_trace_tells_is_said_to_take_one() -> None:
     computing = Finding(id="compute", bound="compute", share=0.4, why=UNTOLD[0])
     waits = Finding(id="expert-loop", bound="launch", share=0.0, named=True, evidence=f"none queued{UNTOLD[1]}")

@@ -90,6 +90,27 @@ def test_where_a_phase_begins_both_are_there_again(listed: int, recorded: int) -
     assert got[-len(layers) :] == [2, 3, 4, 5, 6, 7] and set(got[: -len(layers)]) == {1}
 
 
+@pytest.mark.parametrize(("listed", "recorded"), [(9, 4), (4, 9), (5, 5)])
+def test_after_a_loop_of_other_turns_lines_are_right_again(listed: int, recorded: int) -> None:
+    """Sentences of another length: all that came after the recurrent layer had no line."""
+    turn = [f"aten::{name}" for name in ("addmm", "split", "sigmoid", "tanh", "mul", "add", "cat")]
+    after = [name for _ in range(12) for name in ("aten::item", "aten::select")]
+    last = [f"aten::last{at}" for at in range(30)]
+    names = [*turn * recorded, *after, *last]
+    rows = [op(name, 11 + 10 * at, 5) for at, name in enumerate(names)]
+    rows += [op("aten::fill_", 12 + 10 * at, 1) for at in range(len(names))]  # inside each
+    rows = [note("hotlap:forward", 10, 2000), *sorted(rows, key=lambda row: row["start"])]
+    listed_lines = [*[1] * len(turn) * listed, *[2] * len(after), *[3] * len(last)]
+    said = lines(*zip([*turn * listed, *after, *last], listed_lines, strict=True), begins=(("forward", 0),))
+    trace = make([note("ProfilerStep#1", 0, 3000), *rows])
+    start = trace.host["start"].to_list()
+    got = {(start[row] - 11) // 10: place.line for row, place in places_of(trace, said).items() if start[row] > 10}
+    own = [*[1] * len(turn) * recorded, *[2] * len(after), *[3] * len(last)]
+    told = [(line, got.get(at)) for at, line in enumerate(own)]
+    assert all(right == line for right, line in told if line is not None) and told[-1] == (3, 3)
+    assert sum(line is None for _, line in told) <= 2 * 12
+
+
 def test_a_phase_that_only_one_of_them_has_puts_nothing_out_of_step() -> None:
     rows = [
         *(note("hotlap:data", 10, 5), op("aten::x", 11, 2)),

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from .done_again import slower, slower_in_half
-from .op_call import OpCall, Place, recording
+from .op_call import Chain, OpCall, Place, recording
 from .torch_internals import base_of, is_plain, storage
 
 LARGE, MOST_ELEMENTS, FULL = 256, 2**24, (torch.float32, torch.float64)
@@ -18,6 +18,9 @@ LARGE, MOST_ELEMENTS, FULL = 256, 2**24, (torch.float32, torch.float64)
 units for dense products alone."""
 ZEROS, ZEROS_ON_A_DEVICE = 0.98, 0.995
 """Share of these from which a sparse matrix is the faster one; dense products are what devices are best at."""
+MOST_MADE, MADE_ELEMENTS, WIDE = 64, 2**20, 16
+"""Of matrices that a step makes itself, how many and how many of their elements are looked at, and columns of what they
+are multiplied with, at least."""
 PASSES: Final = frozenset(
     f"aten::{name}" for name in ("mul", "mul_", "div", "div_", "native_dropout", "empty_like", "clone", "_to_copy")
 ) | {"aten::bernoulli_"}
@@ -33,7 +36,10 @@ dearer it is than by FFT."""
 SPARE_NS: Final = 2_000_000_000
 """That ops are done again for, to see what denormal numbers, or halves, cost in them."""
 LONGER: Final = ("denormals", "half")
-KINDS: Final = ("sparse", "long_convolutions", *LONGER, "double")
+MADE: Final = "sparse_made"
+"""The kind of products with a matrix that the step makes."""
+MATRICES: Final = frozenset({"sparse", MADE, PASSED})
+KINDS: Final = ("sparse", MADE, "long_convolutions", *LONGER, "double")
 DOUBLE: Final = frozenset({torch.float64, torch.complex128})
 HALF: Final = 0.5
 """What single precision saves at least: half of the bytes, and of the numbers that are computed at once."""
@@ -48,11 +54,14 @@ class ForLess:
 
     def __init__(self) -> None:
         self.work: Counter[Place] = Counter()
-        self._told: list[tuple[Place, Told, float]] = []
+        self._callers: defaultdict[Place, set[Chain]] = defaultdict(set)
+        self._told: list[tuple[Chain, Told, float]] = []
         self._origins: dict[int, int] = {}
         """Of storages that such an op made, that with the matrix that it was made of."""
         self._filled: dict[int, Any] = {}
-        """Of storages with a matrix that no op has written, how full it and its rows and columns are."""
+        """Of storages with a matrix that no op has written, or by a number below 0 of one that the step made, how full
+        it and its rows and columns are."""
+        self._made = 0
         self._spare_ns = SPARE_NS
 
     def begin(
@@ -63,7 +72,8 @@ class ForLess:
         told: list[Told | None] = []
         at = call.factors
         if at is not None and known:
-            told = [self._sparse(one, written) for one in call.args[at : at + 2]]
+            first, second = call.args[at : at + 2]
+            told = [self._sparse(first, written, second.size(-1)), self._sparse(second, written, first.size(-2))]
         elif call.name == "aten::convolution":
             told = [_long(*call.args)]
         elif call.name in PASSES:
@@ -89,51 +99,63 @@ class ForLess:
             if origin is not None:
                 self._origins[storage(one)] = origin
 
-    def called(self, place: Place, told: Iterable[Told], size: int) -> int:
-        """It computed something. size: what it takes, but for numbers that make it longer; returns that with them."""
+    def called(self, chain: Chain, told: Iterable[Told], size: int) -> int:
+        """It computed something. chain: the user's frames around it, the outermost first; size: what it takes, but for
+        numbers that make it longer; returns that with them."""
         work = size * max((times for kind, times, _ in told if kind in LONGER), default=1)
-        self.work[place] += work
-        self._told += [(place, one, work) for one in told if work]
+        self.work[chain[-1]] += work
+        self._callers[chain[-1]].add(chain[-2:])
+        self._told += [(chain[-2:], one, work) for one in told if work]
         return work
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
         """By kind, of each line with such ops: the line; the number of the largest; the part of the line's work that is
-        saved; the line again."""
+        saved; the line again, or that which calls it with such a matrix where others call it without."""
         filled = {at: of.tolist() for at, of in self._filled.items()}
-        lines: defaultdict[tuple[str, Place], list[tuple[float, int]]] = defaultdict(list)
+        lines: defaultdict[tuple[str, Place], list[tuple[float, int, Chain]]] = defaultdict(list)
         multiplied = {number for _, (kind, number, _), _ in self._told if kind == "sparse"}
-        for place, (kind, number, saved), work in self._told:
-            if kind not in {"sparse", PASSED}:
-                lines[kind, place].append((work * saved, number))
+        for frames, (kind, number, saved), work in self._told:
+            place = frames[-1]
+            if kind not in MATRICES:
+                lines[kind, place].append((work * saved, number, frames))
                 continue
-            if number not in multiplied:
+            if kind == PASSED and number not in multiplied:
                 continue
             full, *sides = filled[number]
             if 1 - full >= saved and min(sides) >= LEAST_FULL:
-                lines["sparse", place].append((work * (1 - full), int(100 * (1 - full))))
+                of = MADE if kind == MADE else "sparse"
+                lines[of, place].append((work * (1 - full), int(100 * (1 - full)), frames))
         found: dict[str, list[tuple[Any, ...]]] = {one: [] for one in KINDS}
         for (kind, place), those in lines.items():
-            part = min(1.0, sum(saved for saved, _ in those) / self.work[place])
-            found[kind].append((*place, max(those)[1], part, *place))
+            part, most = min(1.0, sum(saved for saved, *_ in those) / self.work[place]), max(those)
+            shared = kind in MATRICES and self._callers[place] != {frames for *_, frames in those}
+            found[kind].append((*place, most[1], part, *(most[2][0] if shared else place)))
         return found
 
-    def _sparse(self, one: Any, written: Collection[int]) -> Told | None:
-        """Of a large matrix that was there before the step and is not trained, or is made of such; how full it is, is
-        not waited for."""
+    def _sparse(self, one: Any, written: Collection[int], columns: int = 0) -> Told | None:
+        """Of a large matrix that is not trained, and was there before the step or is made of such; or of one that the
+        step made itself, to multiply it with so many columns. How full it is, is not waited for."""
         origin = self._origins.get(storage(one))
         at = storage(one) if origin is None else origin
         base = base_of(one)
         trained = one.requires_grad or (base is not None and base.requires_grad)
         small = min(one.shape[-2:]) < LARGE or one.dtype not in FULL or not one.numel()
-        if trained or small or (origin is None and at in written) or recording():
+        own = origin is None and at in written
+        if trained or small or recording() or (own and (columns < WIDE or one.dim() > 2 or self._made >= MOST_MADE)):
             return None
+        if own:
+            self._made += 1
+            at = -self._made  # another may have its address later
         if at not in self._filled:
             of = one[0] if one.dim() > 2 and not one.stride(0) else one
-            every = 1 + of.numel() // MOST_ELEMENTS
-            rows, columns = of[..., ::every, :] != 0, of[..., ::every] != 0
-            counted = rows, rows.any(-1), columns.any(-2)
-            self._filled[at] = torch.stack([some.sum() / some.numel() for some in counted])
-        return "sparse", at, ZEROS_ON_A_DEVICE if one.is_cuda else ZEROS
+            self._filled[at] = _filled(of, 1 + of.numel() // (MADE_ELEMENTS if own else MOST_ELEMENTS))
+        return MADE if own else "sparse", at, ZEROS_ON_A_DEVICE if one.is_cuda else ZEROS
+
+
+def _filled(matrix: Any, every: int) -> Any:
+    """How full a matrix, its rows and its columns are, by every so many of these."""
+    rows, columns = matrix[..., ::every, :] != 0, matrix[..., ::every] != 0
+    return torch.stack([some.sum() / some.numel() for some in (rows, rows.any(-1), columns.any(-2))])
 
 
 def double(made: Iterable[Any]) -> list[Told]:

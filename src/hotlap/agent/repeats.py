@@ -48,13 +48,18 @@ AT_ONCE: Final = 8
 """Multiplications in the time that it takes to write a number."""
 
 
+LARGE_BYTES, MOST_LARGE = 2**17, 8
+"""Of a tensor of the host's, from which on glibc may ask the kernel for it anew; and lines that are told of them."""
+
+
 @dataclass(eq=False, slots=True)
 class Op:
     """An op that is called.
 
     number: of what it makes. given: storages that it gets; written: tensors that it writes to. rows: those that a
     product multiplies, hashes: of these; zeros: see `gated.zeros`. inner: multiplications for each number of its
-    result. told: what does it for less; seen: products that it is given.
+    result. told: what does it for less; seen: products that it is given. large: bytes of the large tensors that it
+    makes.
     """
 
     number: int
@@ -67,6 +72,7 @@ class Op:
     told: list[Told]
     seen: Seen
     cast: bool | None
+    large: int = 0
 
 
 class Repeats:
@@ -88,6 +94,7 @@ class Repeats:
         """Storages that were made or written to."""
         self._for_less, self._gated, self._same_rows, self.dead = ForLess(), Gated(), SameRows(), Dead()
         self.recasts = Recasts()
+        self._large: Counter[Place] = Counter()
         self._orders = Orders(lambda one: int(self._of(one)[0]))
 
     def begin(self, call: OpCall, own: bool) -> Op:
@@ -127,6 +134,8 @@ class Repeats:
         """It was called. Returns whether it computed anything, as views do not."""
         fresh = [one for one in filter(is_plain, tensors(made)) if storage(one) not in op.given]
         op.told += double(fresh)
+        sizes = {storage(one): one.untyped_storage().nbytes() for one in fresh if one.device.type == "cpu"}
+        op.large = sum(size for size in sizes.values() if size >= LARGE_BYTES)
         kept = not all(storage(one) in self._fresh for one in op.written) or not all(map(is_plain, tensors(made)))
         for at, one in enumerate([*op.written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((op.number, at), next(self._numbers)), at < len(op.written))
@@ -140,7 +149,8 @@ class Repeats:
     def called(self, op: Op, chain: Chain) -> None:
         """It computed something. chain: the user's frames around it, the outermost first."""
         self._seen[op.number, chain] += 1
-        work = self._for_less.called(chain[-1], op.told, self._sizes[op.number])
+        self._large[chain[-1]] += op.large
+        work = self._for_less.called(chain, op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
         self.dead.called(chain)
         self.recasts.called(chain[-1], op.number, op.cast, self._sizes[op.number])
@@ -162,6 +172,9 @@ class Repeats:
             "gated": self._gated.rows(made, at_line),
             "siblings": siblings.rows(self.dead.ops),
             "recasts": self.recasts.rows()[:MOST_ROWS],
+            "large": [
+                (*at, made, made / self._large.total()) for at, made in self._large.most_common(MOST_LARGE) if made
+            ],
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
             **self._for_less.rows(),

@@ -447,6 +447,13 @@ ARRAY: Final = Cause(
     "in place of `{it}` an array that is made once, as large as it may become (`numpy.zeros(capacity)`), and written "
     "into in place",
 )
+ROW: Final = Cause(
+    "array-of-list",
+    "a numpy array is made of a few parts each time",
+    "each call makes one of its own and copies the parts, which for a few numbers takes longer than the numbers do",
+    "`{it}` of all rows by one call, before the loop or in `__init__`, and only an index of that here; what differs "
+    "each time: of all rows of a batch together",
+)
 ARRAYS: Final = r"(np|numpy)\.(array|asarray|stack|vstack|hstack|concatenate|append)"
 PARAMETERS: Final = Cause(
     "loop-over-parameters",

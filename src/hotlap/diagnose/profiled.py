@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import (
     IN_NO_PHASE,
     Bound,
@@ -52,6 +53,15 @@ from .siblings import one_by_one
 from .small_ops import small_ops
 
 TOP_OPS: Final = 3
+SMALL_NS: Final = 10_000
+"""Of one operation in the mean, up to which Python and dispatch take most of it."""
+MUCH_SMALL, MOSTLY_SMALL = 0.3, 0.5
+"""Of the operations' time, what these take where they may be, and are, what limits the step."""
+LITTLE: Final = 0.1
+"""Of the operations' time, what arithmetic takes where to do it in fewer bits wins nothing."""
+CONVOLVE: Final = re.compile(r"conv", re.IGNORECASE)
+CONVOLVED: Final = 0.1
+"""Of the operations' time, what convolutions take at least where their memory format matters."""
 UNLIKE: Final = 1.5
 """A phase in the trace over what it is without the profiler, from which its ops contradict the phases."""
 MULTIPLY: Final = re.compile(r"^aten::\w*(mm|bmm|mv|conv\w*|linear\w*|attention\w*|rnn\w*)$")
@@ -311,6 +321,17 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
     of = f"by the trace of {counted(rank.window.count, 'step')}, all of these together"
     said = ", ".join(f"{name} {ms(part * host_ms(rank, ns))}" for name, ns in most)
     multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
+    others = (row for row in ops if not MULTIPLY.match(row.name))
+    small = sum(row.ns for row in others if row.ns < SMALL_NS * row.count) / max(1, by_name.total())
+    convolved = sum(ns for name, ns in by_name.items() if CONVOLVE.search(name)) / max(1, by_name.total())
+    issued = small > max(multiplied, MUCH_SMALL)
+    if issued:
+        finding = _issued(finding, small)
+    elif convolved < CONVOLVED:
+        finding = msgspec.structs.replace(finding, levers=_without(finding.levers, answering("layout")))
+    if multiplied < LITTLE and not issued:
+        instead, levers = compute.LOWER.sub("", finding.instead), _without(finding.levers, answering("precision"))
+        finding = msgspec.structs.replace(finding, instead=instead, levers=levers)
     where = _dearest(rank, ops)
     evidence = re.sub(compute.LINE_OF.format(".*?"), "", finding.evidence) if where else finding.evidence
     return msgspec.structs.replace(
@@ -319,8 +340,26 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
         where=where or finding.where,
         why=finding.why
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "
-        "moving data and issuing small operations the rest",
+        + (
+            f"those of less than {SMALL_NS // 1000} us each, which issuing takes, {small:.0%}"
+            if issued
+            else "moving data and issuing small operations the rest"
+        ),
     )
+
+
+def _issued(finding: Finding, small: float) -> Finding:
+    """The computing where small operations take more than arithmetic: to compute these in fewer bits wins nothing."""
+    what = finding.title.removesuffix(compute.OR_ISSUING)
+    said: dict[str, object] = {"title": what + compute.OR_ISSUING}
+    if small >= MOSTLY_SMALL:
+        said = {"title": what.replace("computing", "issuing small operations of", 1), "bound": "launch"}
+    levers = _without(finding.levers, compute.LARGE_ONLY)
+    return msgspec.structs.replace(finding, **said, instead=compute.FEWER, levers=levers)
+
+
+def _without(levers: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    return tuple(one for one in levers if one not in others)
 
 
 def _dearest(rank: RankTrace, ops: Sequence[HostTime]) -> Place | None:

@@ -3,6 +3,7 @@ denormal numbers, products in the dear order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from hotlap.records.diagnosis import Finding, Place
@@ -15,8 +16,6 @@ from .statements import product_at, repeating
 REPLAY: Final = "torch.cuda.CUDAGraph.replay"
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
-LEAST_UNUSED: Final = 0.05
-"""The same of what can be left out as it is."""
 AGAIN: Final = Cause(
     "computed-again",
     "the same is computed from the same input several times a step",
@@ -57,9 +56,16 @@ SPARSE: Final = Cause(
     "a matrix that is mostly zeros is multiplied as a dense one",
     "each zero is read and multiplied like the others, forward and backward, though it adds nothing",
     "once, before the loop, `a = a.to_sparse_csr()`, then `a @ x` in two dimensions (`x.reshape(n, -1)`); or over its "
-    "edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot rows: `F.embedding`; counts: `nn.EmbeddingBag`; "
-    "dropout of its other numbers alone",
+    "edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot rows: `F.embedding`; an identity: the other "
+    "matrix alone; counts: `nn.EmbeddingBag`; dropout of its other numbers alone",
     "compute",
+)
+SPARSE_MADE: Final = replace(
+    SPARSE,
+    instead="a sparse matrix made of the places of its numbers, in place of `torch.zeros` that are written to: "
+    "`a = torch.sparse_coo_tensor(torch.tensor([rows, columns]), values, (n, m))`, then `a @ x`; or "
+    "`out.index_add_(0, rows, x[columns] * values[:, None])`; sums or means of rows: `F.embedding_bag`; one-hot rows: "
+    "`F.embedding`",
 )
 TAP_BY_TAP: Final = Cause(
     "long-convolution",
@@ -130,8 +136,12 @@ SAID: Final = {
     ZEROED: "only this product, with 0 in the step that was looked at, uses {}; they take {} a step",
     GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
     SPARSE: "{}% of a matrix that the step does not make are zeros; products and dropout with them take {} a step",
+    SPARSE_MADE: "{}% of a matrix that the step makes are zeros; products with them take {} a step",
     TAP_BY_TAP: "a kernel of {} taps; FFT saves {} a step",
 }
+OF_ZEROS: Final = (SPARSE, SPARSE_MADE)
+LEAST_OF: Final = {UNUSED: 0.05, ZEROED: 0.05, SPARSE: 0.1, SPARSE_MADE: 0.1}
+"""Of what the machine leaves of the step, where it is not LEAST: what can be left out as it is is told sooner."""
 Line = tuple[str, int | None]
 
 
@@ -156,6 +166,7 @@ def of_lines(lines: Lines, backward: float = 1.0) -> Iterator[Repeated]:
         UNUSED: lines.unused,
         GATED: lines.gated,
         SPARSE: lines.sparse,
+        SPARSE_MADE: lines.sparse_made,
         TAP_BY_TAP: lines.long_convolutions,
         DENORMALS: lines.denormals,
         HALF: lines.half,
@@ -168,7 +179,7 @@ def of_lines(lines: Lines, backward: float = 1.0) -> Iterator[Repeated]:
                 place = place_in(lines.files, (call, at, function))
                 if cause is HALF and lines.autocasts and lines.autocasts[0][0] < len(lines.files):
                     place = place_in(lines.files, lines.autocasts[0])
-                if cause is SPARSE and product_at(Place(file=lines.files[file], line=line)) is not None:
+                if cause in OF_ZEROS and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
                 # What is unused has no backward in the line's time, as the rest has.
                 of_both = part / (1 + backward * (1 - part)) if cause is UNUSED else part
@@ -211,8 +222,7 @@ def not_needed(costs: Mapping[Line, float], of: Sequence[Repeated], step_ms: flo
         calls[one.times, one.call] += costs.get(one.line, 0.0) * one.part
     for (cause, *_), calls in functions.items():
         times, where = max(calls, key=lambda at: calls[at])
-        least = LEAST_UNUSED if cause in {UNUSED, ZEROED} else LEAST
-        if (took := min(1.0, sum(calls.values()))) >= least * left:
+        if (took := min(1.0, sum(calls.values()))) >= LEAST_OF.get(cause, LEAST) * left:
             said = SAID[cause].format(times, ms(took * step_ms))
             said += ", estimated from the line's part of the step"
             yield cause.finding(took, where, said, took * step_ms)

@@ -250,7 +250,9 @@ def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:
     long = next((one for one in findings if one.id == "long-steps" and one is not finding), None)
     if long is not None and finding.title and finding.title in long.title and finding.where in {None, long.where}:
         return True
-    if finding.where is None or not ((finding.id == "host-code" and not finding.named) or finding.id == "small-ops"):
+    if finding.where is None or not (
+        (finding.id == "host-code" and not finding.named) or finding.id in small_ops.KINDS
+    ):
         return False
     at = finding.where.file, finding.where.line
     others = (one.where for one in findings if one.named and one is not finding and one.where is not None)

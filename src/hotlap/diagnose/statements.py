@@ -28,6 +28,7 @@ from .causes import (
     ONE_HOT,
     PAIRS,
     PARAMETERS,
+    ROW,
     SORTED,
     Cause,
     Known,
@@ -324,7 +325,17 @@ def _by_what_it_calls(
     if re.search("[Tt]okeni[sz]", qualified):
         return next(one.cause for one in KNOWN if one.cause.id == "tokenizing")
     made = [call for call in calls if re.fullmatch(ARRAYS, name_of(call)) and of_many(call)]
-    return _about(ARRAY, made[0]) if made and package in {"", "numpy"} else None
+    return _about(_of_array(own, made[0]), made[0]) if made and package in {"", "numpy"} else None
+
+
+def _of_array(own: ast.stmt, call: ast.Call) -> Cause:
+    """The cause at an array that is made: of a few parts that are written there, none of which outlives the call or is
+    what is assigned to, nothing grows."""
+    parts = call.args[0] if call.args else None
+    if not isinstance(parts, (ast.Tuple, ast.List)) or len(parts.elts) > FEW or _has(parts, ast.Starred):
+        return ARRAY
+    kept = any(isinstance(one, ast.Attribute) and name_at(one.value) == "self" for one in parts.elts)
+    return ARRAY if kept or (isinstance(own, ast.Assign) and any(joins_itself(own))) else ROW
 
 
 def elements(place: Place, nested: bool = False) -> Cause | None:

@@ -18,7 +18,7 @@ from .between import with_between
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
-from .findings import compute, expert_loop, own_graph
+from .findings import compute, expert_loop, own_graph, page_faults
 from .findings._base import Measured
 from .left_out import with_left_out
 from .long_samples import with_long_steps
@@ -127,7 +127,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             )
             found = with_between(found, samples, rank.facts)
         if (lines := rank.document(Lines)) is not None:
-            found = with_left_out(found, lines)
+            found = page_faults.at_line(with_left_out(found, lines), lines)
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"the profile can't be read: {error}"))

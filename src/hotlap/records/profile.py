@@ -41,6 +41,11 @@ CopiedLine = tuple[Count, Count, str, Count]
 """Index into `files`, line, function; bytes a step."""
 
 
+LargeLine = tuple[Count, Count, str, Count, Share]
+"""Index into `files`, line, function; bytes of large tensors that it makes in a step; the part that this is of all such
+that the user's lines make."""
+
+
 class MaskedLine(msgspec.Struct, frozen=True, array_like=True):
     """Attention with masks: index into `files`, line, function. kind: what the masks there leave out: what comes later,
     that and the padding at the end of rows, nothing, or something else. times: how many a step has. hidden: the share
@@ -88,32 +93,34 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
 
     ops: name and line of each, as they were called, in order, by the thread that trains, as they reach the device's
     kernels (`aten::addmm`, not `aten::linear`), each with the user's innermost frame; ops that the backward itself
-    calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
-    by phase, the line that it was begun from, the first time in the step. begins: phases in the order in which they
-    began, each with the number of ops before it (none: of an older hotlap). calls: of torch.cuda.synchronize,
+    calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to.
+    places: by phase, the line that it was begun from, the first time in the step. begins: phases in the order in which
+    they began, each with the number of ops before it (none: of an older hotlap). calls: of torch.cuda.synchronize,
     empty_cache and others that wait for the device and are no ops, and of replays of CUDA graphs. syncs: message and
-    line of each time that the host waited for the device, in the step after (CUDA). targets: of each loss over classes,
-    with its line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of classes, and the
-    part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that compute again, outside
-    of the backward, what the step has computed before: the same ops on the same numbers. unused: the same of what is
-    computed with gradients and reaches no backward, in this step or the next, nor the host or what lives on. zeroed: of
-    lines that compute what only a product with zero uses: the line, how many operations, of its work with the backward
-    the part that these have, and the line of the product. gated: as repeats, of lines of modules that each compute the
-    same rows, most of which are then multiplied by zero: how many modules, the part of
-    what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that the
-    step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what they
-    take. long_convolutions: the same of convolutions of many taps: how many, and what FFT would save. denormals: the
-    same of ops on the CPU that take longer by numbers too small to be normal: how many times as long as with zeros in
-    their place. half: the same of products of float16 or bfloat16 on the CPU: how many times as long as in float32 they
-    take. double: the same of ops that make numbers of 64 bits, of which half is saved. orders: lines that
-    multiply three matrices in an order that takes twice as much as the other, where nothing else has what is made
-    first. same_rows: lines with products and convolutions each of whose rows is there several times: how often, and the
-    part that all but the first of them take. siblings: lines with four products or more of one shape, each with weights
-    of its own: how many of these, in the mean, need nothing that the others make, and their part of the line's
-    products. recasts: lines that cast weights to another type which was done before, since the last backward: how often
-    the same, the part of what is copied there, and the line that turned autocast on in between, if one did. copied:
-    lines that copy the same memory of the host to a device in this step and the next (CUDA). masks: of fused attention
-    that is given masks. recurrent: as repeats, of lines that call a recurrent net
+    line of each time that the host waited for the device, in the step after (CUDA). targets: of each loss over
+    classes, with its line: the share (0 to 1) of its targets that it leaves out (`ignore_index`), the number of
+    classes, and the part (0 to 1) that its logits have in the forward's products of matrices. repeats: lines that
+    compute again, outside of the backward, what the step has computed before: the same ops on the same numbers.
+    unused: the same of what is computed with gradients and reaches no backward, in this step or the next, nor the host
+    or what lives on. zeroed: of lines that compute what only a product with zero uses: the line, how many operations,
+    of its work with the backward the part that these have, and the line of the product. gated: as repeats, of lines of
+    modules that each compute the same rows, most of which are then multiplied by zero: how many modules, the part of
+    what the line makes that is, and the line that calls them. sparse: the same of products with a large matrix that
+    the step does not make, nor train, and that is mostly zeros: how many in a hundred are, and of the line's work what
+    they take; where others call the line with other matrices, the line that calls it with this one. sparse_made: the
+    same of matrices in two dimensions that the step makes itself. long_convolutions: the same of convolutions of many
+    taps: how many, and what FFT would save. denormals: the same of ops on the CPU that take longer by numbers too
+    small to be normal: how many times as long as with zeros in their place. half: the same of products of float16 or
+    bfloat16 on the CPU: how many times as long as in float32 they take. double: the same of ops that make numbers of
+    64 bits, of which half is saved. orders: lines that multiply three matrices in an order that takes twice as much as
+    the other, where nothing else has what is made first. same_rows: lines with products and convolutions each of whose
+    rows is there several times: how often, and the part that all but the first of them take. siblings: lines with four
+    products or more of one shape, each with weights of its own: how many of these, in the mean, need nothing that the
+    others make, and their part of the line's products. recasts: lines that cast weights to another type which was done
+    before, since the last backward: how often the same, the part of what is copied there, and the line that turned
+    autocast on in between, if one did. large: lines that make tensors of 128 KiB or more in the memory of the host,
+    outside of the backward. copied: lines that copy the same memory of the host to a device in this step and the next
+    (CUDA). masks: of fused attention that is given masks. recurrent: as repeats, of lines that call a recurrent net
     with a sequence that begins with that of the call before: how many calls, and of all their times those that were
     there. autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why
     ops were not seen.
@@ -132,6 +139,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     zeroed: tuple[RepeatedLine, ...] = ()
     gated: tuple[RepeatedLine, ...] = ()
     sparse: tuple[RepeatedLine, ...] = ()
+    sparse_made: tuple[RepeatedLine, ...] = ()
     long_convolutions: tuple[RepeatedLine, ...] = ()
     denormals: tuple[RepeatedLine, ...] = ()
     half: tuple[RepeatedLine, ...] = ()
@@ -140,6 +148,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     same_rows: tuple[FramedLine, ...] = ()
     siblings: tuple[FramedLine, ...] = ()
     recasts: tuple[FramedLine, ...] = ()
+    large: tuple[LargeLine, ...] = ()
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()

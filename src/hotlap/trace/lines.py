@@ -4,11 +4,16 @@
 same ops come in the same order in each recorded step, among others that are called inside them or by the backward. So
 the two sequences are walked together: a recorded op that is the next in the list, or one soon after it, is that call,
 and what is inside it is passed over. Where a phase begins both are there again, whatever came before: one step may
-take over more batches from workers than another. Ops that enclose it (`aten::linear` around `aten::addmm`) get the line
-of the first call inside. Calls that wait for the device and are no ops (`torch.cuda.synchronize`) are matched by what
-they call in the runtime, and waits inside of ops that the list lacks by the order of the sync debug mode's warnings.
+take over more batches from workers than another. Within a phase a loop may have other turns, as over a sequence of
+another length: where many ops in a row are not the next ones, the two are laid together again at the nearest calls
+that come in the order in which the trace goes on. Ops that enclose it (`aten::linear` around `aten::addmm`) get the
+line of the first call inside. Calls that wait for the device and are no ops (`torch.cuda.synchronize`) are matched by
+what they call in the runtime, and waits inside of ops that the list lacks by the order of the sync debug mode's
+warnings.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final
@@ -26,6 +31,11 @@ from .view import View
 LABEL: Final = "hotlap:"
 SOON: Final = 8
 """Ops of the list that may be missing in the trace before the two are out of step."""
+LOST: Final = 12
+"""Ops that are listed and are not the next ones, beyond those that are, from which the two are out of step."""
+RUN, REACH = 12, 512
+"""Calls that have to come one after another in both where they are laid together again, and rows of the trace that are
+looked through for them."""
 WAITS: Final = (
     ("torch.cuda.synchronize", "cudaDeviceSynchronize"),
     ("torch.cuda.empty_cache", "cudaFree"),
@@ -112,13 +122,17 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
     found: dict[int, Place] = {}
     host, ends = host_of(view), view.host("start") + view.host("dur")
     called: list[CalledOp] = list(lines.ops)
-    at, over, late = 0, -1, max(0, len(called) - SOON)
+    at, over, late, begin, lost = 0, -1, max(0, len(called) - SOON), 0, 0
     end = lines.begins[0][1] if lines.begins else len(called)
-    starts = view.host("start")
+    row_starts, row_ends = view.host("start")[rows].tolist(), ends[rows].tolist()
+    positions: defaultdict[str, list[int]] = defaultdict(list)
+    for k, (name, *_) in enumerate(called):
+        positions[name].append(k)
     phases = _aligned(names, lines)
     for index, (row, name) in enumerate(zip(rows, names, strict=True)):
         if name.startswith(LABEL):
-            at, end = phases.get(index, (at, end))
+            begin, end = phases.get(index, (begin, end))
+            at, lost = (begin, 0) if index in phases else (at, lost)
             continue
         if ends[row] <= over:
             continue  # inside an op that was matched, or inside the backward
@@ -126,14 +140,14 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
             over = int(ends[row])
             continue
         ahead = _next(called, name, at, min(at + SOON, end))
-        if ahead is not None and ahead > at:  # of two of one name the one with what comes next behind it
-            soon = {one[0] for one in called[at : min(at + 2 * SOON, end)]}
-            behind = (names[k] for k in range(index + 1, len(rows)) if starts[rows[k]] >= ends[row])
-            following = next((one for one in islice(behind, SOON) if one in soon), None)
-            while ahead is not None and following is not None and ahead + 1 < len(called):
-                if _next(called, following, ahead + 1, ahead + 1 + SOON) is not None:
-                    break
-                ahead = _next(called, name, ahead + 1, min(at + SOON, end))
+        if ahead is not None and ahead > at:
+            behind = (names[k] for k in range(index + 1, len(rows)) if row_starts[k] >= row_ends[index])
+            ahead = _with_what_follows(ahead, called, at, end, list(islice(behind, SOON)))
+        lost = max(0, lost - 1) if ahead is not None else lost + (name in positions)
+        if lost >= LOST:
+            spans = list(zip(*(part[index : index + REACH] for part in (names, row_starts, row_ends)), strict=True))
+            near = sorted((k for k in positions[name] if begin <= k < end), key=lambda k: abs(k - at))
+            ahead, lost = next((k for k in near if _goes_on(called[k : min(k + RUN, end)], spans)), None), 0
         if ahead is not None:
             at = ahead + 1
         elif at == 0 and (ahead := _next(called, name, late, len(called))) is not None:
@@ -156,6 +170,30 @@ def _aligned(names: list[str], lines: Lines) -> dict[int, tuple[int, int]]:
     return {
         seen[mine + k]: (begins[theirs + k], begins[theirs + k + 1]) for mine, theirs, size in same for k in range(size)
     }
+
+
+def _with_what_follows(ahead: int, called: list[CalledOp], at: int, end: int, behind: list[str]) -> int | None:
+    """Of several calls of one name the one with what comes next behind it. behind: names of what does in the trace."""
+    soon, name = {one[0] for one in called[at : min(at + 2 * SOON, end)]}, called[ahead][0]
+    following = next((one for one in behind if one in soon), None)
+    found: int | None = ahead
+    while found is not None and following is not None and found + 1 < len(called):
+        if _next(called, following, found + 1, found + 1 + SOON) is not None:
+            break
+        found = _next(called, name, found + 1, min(at + SOON, end))
+    return found
+
+
+def _goes_on(calls: Sequence[CalledOp], spans: Sequence[tuple[str, int, int]]) -> bool:
+    """Whether the trace goes on with all of these calls. spans: name, start and end of its rows, in order of start."""
+    at, over = 0, -1
+    for name, *_ in calls:
+        behind = (k for k in range(at, len(spans)) if spans[k][1] >= over)
+        found = next((k for k in islice(behind, SOON) if spans[k][0] == name), None)
+        if found is None:
+            return False
+        at, over = found + 1, spans[found][2]
+    return len(calls) == RUN
 
 
 def _next(called: list[CalledOp], name: str, first: int, end: int) -> int | None:

@@ -1,5 +1,8 @@
 """The model's own arithmetic is what the step consists of."""
 
+import re
+from typing import Final
+
 from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
@@ -31,9 +34,13 @@ ISSUING = (
     "operations as small as these may take Python and dispatch longer than they compute: then a step with a larger "
     "batch takes hardly longer"
 )
+OR_ISSUING = ", or issuing its operations"
 LINE_OF = "; the line is of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
+LOWER: Final = re.compile("^lower precision [^,]*, ")
+LARGE_ONLY: Final = answering("precision", "layout")
+"""Levers that small operations gain nothing by."""
 NAMED = 3
 
 
@@ -60,7 +67,7 @@ def find(measured: Measured) -> Finding | None:
         id="compute",
         bound="compute",
         share=share,
-        title=f"computing {_named(names)}".rstrip() + (", or issuing its operations" if small else ""),
+        title=f"computing {_named(names)}".rstrip() + (OR_ISSUING if small else ""),
         where=measured.place_of(root),
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
@@ -77,7 +84,7 @@ def find(measured: Measured) -> Finding | None:
         + _autotuned(measured)
         + _vocabulary(measured)
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
-        levers=_levers(on_device, small) if root else (),
+        levers=_levers(measured, on_device, small) if root else (),
     )
 
 
@@ -107,10 +114,12 @@ def _untrained(measured: Measured) -> str:
     return f"; forwards of {', '.join(sorted(names))}, which no optimizer updates, are in it" if names else ""
 
 
-def _levers(on_device: bool, small: bool) -> tuple[str, ...]:
-    """Those that make the work less; of small operations not those that only large ones gain by."""
+def _levers(measured: Measured, on_device: bool, small: bool) -> tuple[str, ...]:
+    """Those that make the work less; of small operations not those that only large ones gain by, and none of an update
+    that takes next to nothing."""
     found = answering("arithmetic") if on_device else answering("arithmetic", "threads", "page-faults")
-    return tuple(name for name in found if not small or name not in answering("precision", "layout"))
+    updates = answering("update-launches") if 0 < measured.share("optimizer") < LEAST_COST else ()
+    return tuple(name for name in found if name not in (*(LARGE_ONLY if small else ()), *updates))
 
 
 def _small(measured: Measured) -> bool:

@@ -1,23 +1,29 @@
 """Each step gives memory back to Linux and takes it again."""
 
+import msgspec
+
 from hotlap.levers import answering
 from hotlap.levers.host.host_allocator import LEAST_FAULTS
-from hotlap.records.diagnosis import LEAST_NAMED, MUCH, Finding
+from hotlap.records.diagnosis import LEAST_NAMED, MUCH, Diagnosis, Finding, with_findings
 from hotlap.records.durations import ms
+from hotlap.records.profile import Lines, place_in
 from hotlap.records.run import HostFacts
 
 from ._base import Measured, counted
 
+ID = "page-faults"
 LEAST = 0.05
+MOST = 0.5
+"""Of the bytes of large tensors, what one line makes of them where it is told."""
 FROM_DISK = 1.0
 """Faults a step that read from a disk."""
 
 
 def find(measured: Measured) -> Finding | None:
     """Share: on the CPU what the thread that trains took for faults, by how long one takes there, where that is much of
-    the time in which it had a core, as phases are long by waits for one too. Else 0, and a cost at most: time in the
-    kernel is of all threads, and not of faults alone. As no line of a script's makes them, they are a cause from MUCH
-    on."""
+    the time in which it had a core, as phases are long by waits for one too. Else 0, and no cost: time in the kernel is
+    of all threads and not of faults alone, and pages that it clears push others from the caches. As no line of a
+    script's makes them alone, they are a cause from MUCH on."""
     host = measured.facts.host if measured.facts else None
     if host is None or not measured.host_matters:
         return None
@@ -33,17 +39,37 @@ def find(measured: Measured) -> Finding | None:
     if known:
         evidence += f", {ms(taken_ms)} of the thread that trains for its {host.own_faults:,.0f} faults"
     return Finding(
-        id="page-faults",
+        id=ID,
         bound="unknown",
         share=min(1.0, taken_ms / ran_ms) if known else 0.0,
-        cost_ms=min(measured.step_ms, taken_ms if known else system_ms),
+        cost_ms=min(measured.step_ms, taken_ms) if known else None,
         title="Linux page faults: memory is given back and taken again each step",
         evidence=evidence,
-        why="the kernel clears each page of 4 KiB again when it is next touched",
+        why="the kernel clears each page of 4 KiB again when it is next touched, which also pushes from the caches "
+        "what is computed with",
         instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",
         levers=answering("page-faults"),
         beneath=not known,
         named=known and taken_ms >= MUCH * ran_ms,
+    )
+
+
+def at_line(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
+    """The verdict with the line that makes most of the large tensors, where one does: these go back to the kernel."""
+    file, line, function, made, part = max(
+        lines.large, key=lambda row: row[3], default=(len(lines.files), 0, "", 0, 0.0)
+    )
+    if part < MOST or file >= len(lines.files):
+        return diagnosis
+    said = f"; {part:.0%} of the bytes of large tensors that the script's own lines make are made at this line, "
+    said += f"{made / 2**20:,.1f} MiB a step"
+    at = place_in(lines.files, (file, line, function))
+    return with_findings(
+        diagnosis,
+        (
+            msgspec.structs.replace(one, where=at, evidence=one.evidence + said) if one.id == ID else one
+            for one in diagnosis.findings
+        ),
     )
 
 
