@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from hotlap.agent.lines import calls
-from hotlap.agent.samples import Samples, _stack
+from hotlap.agent.samples import INTERVAL_S, Samples, Used, _counts, _stack
+from hotlap.agent.timeline import Timeline
 from hotlap.agent.torch_internals import TAKES_OVER
+from hotlap.records.phases import BACKWARD, DATA, FORWARD, OPTIMIZER
 
 GET_TIMER_SLACK = 30
 
@@ -56,11 +58,11 @@ def _share_of_the_loop(x: torch.Tensor) -> float:
 
 def test_a_stack_is_that_which_frames_tell() -> None:
     def inner() -> tuple[list[Any], list[Any]]:
-        return _stack(threading.get_ident()), list(calls(sys._getframe()))
+        return _stack(threading.get_ident())[0], list(calls(sys._getframe()))
 
     found, known = inner()
     assert found[0][0] is _stack.__code__ and found[1][0] is known[0][0] and found[2:] == known[1:]
-    assert _stack(-1) == []
+    assert _stack(-1)[0] == []
 
 
 def _as_long_as(seconds: float) -> int:
@@ -251,3 +253,81 @@ def test_looks_keep_no_object_of_the_loop() -> None:
         assert [one() for one in seen] == [None] * 5
     finally:
         gc.enable()
+
+
+def test_the_phase_of_a_look_is_that_of_its_stack() -> None:
+    """An update was seen in the backward, and what makes a batch: the loop went on between the two."""
+    timeline = Timeline(time.perf_counter_ns, None)
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args), timeline)
+    x = torch.randn(40, 40)
+
+    def computes() -> None:
+        for _ in range(20):
+            torch.sin(x)
+
+    def updates() -> None:
+        for _ in range(20):
+            torch.cos(x)
+
+    with samples.watching():
+        while samples.looks < 60:
+            for phase, act in ((BACKWARD, computes), (OPTIMIZER, updates)):
+                timeline.enter(phase)
+                act()
+                timeline.leave()
+    seen = {(key[0], key[3].rpartition(".")[2]) for key in samples.ns}
+    assert {one for one in seen if one[1] in {"computes", "updates"}} == {
+        ("backward", "computes"),
+        ("optimizer", "updates"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("then", "phase"),
+    [(BACKWARD, "forward"), (FORWARD, "other"), (DATA, "other"), (OPTIMIZER, "other"), (None, "other")],
+)
+def test_a_look_after_a_forward_is_the_forward_s_where_a_backward_follows(then: int | None, phase: str) -> None:
+    timeline = Timeline(time.perf_counter_ns, None)
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args), timeline)
+    timeline.enter(FORWARD)
+    timeline.leave(gap=True)
+    _, samples._phase = _stack(-1, timeline)
+    samples._count(list(calls(sys._getframe())), 2_000_000)
+    samples._settle()
+    assert not samples.ns, "nothing follows yet"
+    if then is not None:
+        timeline.enter(then)
+        samples._settle()
+        assert samples.ns
+    assert [row[0] for row in samples.document()["lines"]] == [phase]
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("ns", "thread", "own", "counts"),
+    [
+        (2 * MS, (2 * MS, 0), (0, 0), (2 * MS, 0)),  # it ran
+        (12 * MS, (2 * MS, 10 * MS), (0, 0), (2 * MS, 0)),  # it waited for a core
+        (12 * MS, (12 * MS, 0), (0, 10 * MS), (2 * MS, 0)),  # it ran while the looking thread waited: who knows where
+        (12 * MS, (1 * MS, 0), (0, 11 * MS), (1 * MS, 1 * MS)),  # it may have waited for that one's lock
+        (50 * MS, (50 * MS, 0), (0, 0), (50 * MS, 0)),  # it kept the lock
+        (50 * MS, (0, 0), (0, 0), (0, 50 * MS)),  # it slept
+        (12 * MS, None, (0, 0), None),
+        (12 * MS, (12 * MS, 0), None, None),
+    ],
+)
+def test_what_a_look_counts_for(ns: int, thread: Used, own: Used, counts: Used) -> None:
+    assert INTERVAL_S == 0.002
+    assert _counts(ns, ((0, 0), (0, 0)), (thread, own)) == counts
+
+
+def test_looks_of_which_one_is_most_are_as_sure_as_few() -> None:
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+    stack = list(calls(sys._getframe()))
+    for _ in range(4):
+        samples._count(stack, 2 * MS)
+    assert samples.document()["equal_looks"]["other"] == pytest.approx(4.0)
+    samples._count(stack, 92 * MS)
+    assert samples.document()["equal_looks"]["other"] == pytest.approx(100**2 / (4 * 4 + 92**2))

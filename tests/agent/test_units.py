@@ -20,6 +20,7 @@ from hotlap.agent.device import DeviceMarks, LateLosses
 from hotlap.agent.guard import Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
+from hotlap.agent.samples import Phase
 from hotlap.agent.step_sampling import StepSampling
 from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
 from hotlap.agent.stopper import ASK_EVERY, Agreed, Stopper
@@ -143,7 +144,7 @@ def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: 
             taken.append(timeline.take())
         else:
             getattr(timeline, name)()
-        assert 0 <= timeline.phase < GAP
+        assert 0 <= Phase(tuple(timeline.stack)).number < GAP
     timeline.unwind()
     taken.append(timeline.take())
     ends = [begun, *(segment.end_ns for segment in taken)]

@@ -40,7 +40,10 @@ def said(text: str, function: str, rows: list[tuple[str, int, str, float]], fold
     ]
     samples = Samples(steps=10, looks=70, files=(file, "utils.py"), paths=tuple(paths))
     root = RootFacts(name="Net", parameters=9, modules=3, called=(file, CALL, function))
-    facts = Facts(pid=1, rank=0, world=1, argv=(file,), python="3.12", torch="2.13.0", mode="train", roots=(root,))
+    other = RootFacts(name="Other", parameters=3, modules=1)
+    facts = Facts(
+        pid=1, rank=0, world=1, argv=(file,), python="3.12", torch="2.13.0", mode="train", roots=(root, other)
+    )  # fmt: skip
     compute = Finding(id="compute", bound="compute", share=0.6, evidence="x")
     found = diagnosis_of(
         bound="compute", step_ms=20.0, findings=(compute,), phases=Phases(forward=10.0, backward=4.0, other=6.0)
@@ -55,6 +58,7 @@ def test_code_between_a_forward_and_its_backward_is_told(text: str, function: st
     counting = ("other", COUNT, "count.<locals>.<listcomp>", 40.0)
     told = "x; 4.00 ms of the forward lie between the model's call and the backward, most of it in count at line 16"
     assert said(text, function, [model, counting], tmp_path) == told
+    assert said(text, function, [model, ("forward", *counting[1:])], tmp_path) == told, "as the backward settled it"
     for rows in (
         [model, ("other", COUNT, "count", 4.0)],  # a loss, say
         [model, ("other", LOG, "log", 40.0)],

@@ -343,6 +343,7 @@ MOST = compute.LINE_OF
 def test_what_computes_is_what_an_optimizer_updates() -> None:
     small = msgspec.structs.replace(ROOT, name="Student", parameters=5, optimized=5)
     large = msgspec.structs.replace(ROOT, name="Teacher", optimized=0)
+    layer = msgspec.structs.replace(ROOT, name="Linear", owner="Field", function="Field.forward", parameters=1)
     for roots, name, others in (
         ((large, small), "Student", "; forwards of Teacher, which no optimizer updates, are in it"),
         ((msgspec.structs.replace(large, training=False), small), "Student", ""),
@@ -351,6 +352,9 @@ def test_what_computes_is_what_an_optimizer_updates() -> None:
         ((ROOT, msgspec.structs.replace(small, optimized=None)), "Net and Student", MOST.format("Net")),
         ((ROOT, msgspec.structs.replace(ROOT, parameters=1)), "Net", ""),
         ((ROOT, msgspec.structs.replace(ROOT, name="Encoder", parameters=1, part_of="Net")), "Net", ""),
+        ((layer, msgspec.structs.replace(layer, name="Block", function="Block.forward")), "Field", ""),
+        ((ROOT, layer), "Net and Field", MOST.format("Net")),
+        ((msgspec.structs.replace(layer, name="Block", function="Block.forward"),), "Block", ""),
         (
             [msgspec.structs.replace(ROOT, name=name, parameters=at) for at, name in enumerate("ABCDE")],
             "E, D, C and 2 more",
@@ -404,6 +408,9 @@ def test_finding_host_code() -> None:
     functions = fires("host_code", phases(other=3.0, backward=2.0))
     assert functions.why.startswith("the forward and the update are in here: of functions, ")
     assert "in here" not in found.why
+    layers = msgspec.structs.replace(FACTS, roots=(msgspec.structs.replace(ROOT, owner="Field"),))
+    held = fires("host_code", phases(other=1.0, forward=9.0), facts=layers)
+    assert held.why.startswith("operations of Field between the calls of its parts are in here; which lines")
     updated = fires("host_code", phases(other=3.0, backward=2.0, optimizer=1.0))
     assert updated.why.startswith("the forward is in here: of functions, ")
     called = msgspec.structs.replace(FACTS, forwards=9)

@@ -230,11 +230,10 @@ class Profile:
         timeline = self.agent.timeline
         guarded = functools.partial(self.agent.guard.spare, SAMPLE, lambda: None)
 
-        def phase() -> str:
-            evaluates = timeline.phase == OTHER and timeline.segment.evaluation and not self.agent.host.evaluates
-            return EVALUATION if evaluates else PHASES[timeline.phase]
+        def outside() -> str:
+            return EVALUATION if timeline.segment.evaluation and not self.agent.host.evaluates else PHASES[OTHER]
 
-        samples = Samples(threading.get_ident(), phase, guarded)
+        samples = Samples(threading.get_ident(), outside, guarded, timeline)
         begun = time.perf_counter_ns()
         ends = [begun]
         try:
@@ -248,7 +247,7 @@ class Profile:
                 self.agent.folder().replace("samples.json", samples.document())
         usual_ns = median(two - one for one, two in itertools.pairwise(ends))
         write = functools.partial(self.agent.folder().replace, "long.json")
-        self.long = LongSteps(threading.get_ident(), phase, guarded, usual_ns, self._began, write)
+        self.long = LongSteps(threading.get_ident(), outside, guarded, timeline, usual_ns, self._began, write)
         self.long.begin()
 
     def _began(self) -> int:

@@ -2,7 +2,9 @@
 
 The looking thread has to be given the interpreter's lock. Where the training thread holds it, it waits (up to the
 switch interval); where that is in C code without the lock, it does not. So each look counts for the time since the one
-before: what is rarely seen for being busy counts as much longer. While it looks the interval is short, else what was
+before: what is rarely seen for being busy counts as much longer. Time in which either thread waited for a core counts
+for no line. The phase is read in the same call of C as the stack: what lets the lock go between them has the loop go
+on, up to a whole backward. While it looks the interval is short, else what was
 busy would be booked to the next line that lets the lock go, as torch's operations and every write to a file do. Of a
 loop that is 20 us in Python (91%) and 2 in torch, Python was seen for 0% of the time with an interval of 0.2 ms, and
 for 30 to 95% with SWITCH_S, as fast as a core wakes; for 5% where the kernel may end a wait 50 us late (`fine_timer`).
@@ -20,16 +22,19 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from hotlap.records.phases import OTHER, PHASES
 from hotlap.records.steady import FAR_LONGER
 
 from .lines import Call, Places, package_of
+from .methods import of_modules
 from .op_call import Place
 from .process_tree import read
 from .searched import Searched
+from .timeline import GAP, Timeline
 from .torch_internals import TAKES_OVER
 
 INTERVAL_S: Final = 0.002
@@ -37,6 +42,8 @@ SWITCH_S: Final = 1e-6
 TIMER_SLACK: Final = 29
 """Of prctl, to set it, ns."""
 CODE_AND_LINE: Final = operator.attrgetter("f_code", "f_lineno")
+OPEN: Final = operator.attrgetter("stack")
+CUTS: Final = operator.attrgetter("cuts")
 AGENT: Final = os.path.dirname(__file__)
 SEAMS: Final = frozenset({"seams.py", "guard.py"})
 """Files of it through which the script's own calls go."""
@@ -65,6 +72,8 @@ Key = tuple[str, int, int, str, str]
 """Phase; index into files, line, function; the function that it is in with its package, where not the user's."""
 Path = tuple[str, tuple[Place, ...], str]
 """The same with all frames of the user's, up to MOST_FRAMES, in place of the innermost."""
+Used = tuple[int, int] | None
+"""Ns that a thread ran, and others; None where the system does not tell."""
 
 
 def _ran(numbers: dict[int, int]) -> dict[int, int]:
@@ -73,29 +82,69 @@ def _ran(numbers: dict[int, int]) -> dict[int, int]:
     return {thread: int(one[0]) for thread, one in told.items() if one}
 
 
-def _used() -> Callable[[], tuple[int, int] | None]:
+def _used() -> Callable[[], Used]:
     """Made in a thread: ns that it has run, and waited for a core. None where the system does not tell."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return lambda: None
     clock, told = time.pthread_getcpuclockid(threading.get_ident()), f"/proc/self/task/{threading.get_native_id()}"
 
-    def used() -> tuple[int, int] | None:
+    def used() -> Used:
         waited = read(f"{told}/schedstat").split()[1:2]
         return (time.clock_gettime_ns(clock), int(waited[0])) if waited else None
 
     return used
 
 
-def _stack(thread: int) -> list[Call]:
-    """What a thread is in, innermost first; [] of one that has ended. In one call of C, in which no other thread runs:
-    if it went on meanwhile, a frame might be gone that Python follows then (torch's compiler leaves some without what
-    they were called by). The frames are let go, and with them the tensors that they hold."""
+class Phase(NamedTuple):
+    """What is open in a timeline at a moment: its stack, the list of its cuts, and how many these are."""
+
+    open: tuple[int, ...] = ()
+    cuts: Sequence[tuple[int, int]] = ()
+    at: int = 0
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether it is known later."""
+        return bool(self.open) and self.open[-1] == GAP
+
+    @property
+    def number(self) -> int:
+        """The open one. A gap is part of what it lies in."""
+        return next((one for one in reversed(self.open) if one != GAP), OTHER)
+
+    def settled(self) -> int | None:
+        """What a gap turned out to be; None as long as it is not known."""
+        return next((~one for one, _ in self.cuts[self.at :] if one < 0), None)
+
+
+def _stack(thread: int, timeline: Timeline | None = None) -> tuple[list[Call], Phase]:
+    """What a thread is in, innermost first, [] of one that has ended; and what is open in a timeline at that moment.
+
+    In one call of C, in which no other thread runs: if it went on meanwhile, a frame might be gone that Python follows
+    then (torch's compiler leaves some without what they were called by), and the phase be that of a later line. The
+    frames are let go, and with them the tensors that they hold."""
     innermost = itertools.islice(map(operator.itemgetter(thread), iter(sys._current_frames, None)), 1)
     frames = itertools.accumulate(itertools.chain(innermost, itertools.repeat("f_back")), getattr)
-    found: list[tuple[CodeType, int | None]] = []
+    of = () if timeline is None else (timeline,)
+    phase = itertools.chain(map(tuple, map(OPEN, of)), map(CUTS, of), map(len, map(CUTS, of)))
+    found: list[Any] = []
     with contextlib.suppress(KeyError, AttributeError):  # behind the last one is None, which has no code
-        found.extend(map(CODE_AND_LINE, frames))
-    return [(code, line or code.co_firstlineno) for code, line in found]
+        found.extend(itertools.chain(phase, map(CODE_AND_LINE, frames)))
+    begin = 3 * len(of)
+    return [(code, line or code.co_firstlineno) for code, line in found[begin:]], Phase(*found[:begin])
+
+
+def _counts(ns: int, before: tuple[Used, Used], after: tuple[Used, Used]) -> Used:
+    """What a look counts for of the time since the one before: that a thread ran, and stood. before, after: of that
+    thread and of the looking one, what they had run, and waited for a core. Where it is not known what the thread did
+    as the looking one waited, or whether it waited for that one's lock, the look counts as one that came in time."""
+    (one, own), (then, own_then) = before, after
+    if one is None or then is None or own is None or own_then is None:
+        return None
+    awake = max(0, ns - (then[1] - one[1]))
+    counted = max(min(awake, int(INTERVAL_S * 1e9)), awake - (own_then[1] - own[1]))
+    ran = min(counted, then[0] - one[0])
+    return ran, counted - ran
 
 
 def fine_timer() -> None:
@@ -108,11 +157,19 @@ def fine_timer() -> None:
 class Samples:
     """Host time of one thread by line; the document of samples.json."""
 
-    def __init__(self, thread: int, phase: Callable[[], str], guarded: Callable[[Callable[[], Any]], Any]) -> None:
-        """thread: its identifier. phase: the open phase's name. guarded: calls what the looking thread does."""
+    def __init__(
+        self,
+        thread: int,
+        outside: Callable[[], str],
+        guarded: Callable[[Callable[[], Any]], Any],
+        timeline: Timeline | None = None,
+    ) -> None:
+        """thread: its identifier. outside: the name of what is in none of the timeline's phases; of all, without one.
+        guarded: calls what the looking thread does."""
         self.thread = thread
-        self.phase = phase
+        self.outside = outside
         self.guarded = guarded
+        self.timeline = timeline
         self.places = Places()
         self.searched = Searched()
         self.ns: dict[Key, int] = {}
@@ -120,6 +177,12 @@ class Samples:
         self.ran: dict[Key, int] = {}
         self.stood: dict[Key, int] = {}
         """Of `ns`, that the thread ran, and that it neither ran nor waited for a core."""
+        self.squares: Counter[str] = Counter()
+        """Sums of squares of what looks count for, by phase."""
+        self._phase = Phase()
+        """At the last look."""
+        self._in_gaps: list[tuple[Phase, str, list[Call], int, tuple[int, int] | None]] = []
+        """Looks whose phase is not known yet; the second is that outside of all."""
         self.looks = 0
         self.own_ns = 0
         self.left_out_ns = 0
@@ -135,13 +198,17 @@ class Samples:
 
     def document(self) -> dict[str, Any]:
         """Plain lists, as the file holds them; the most time first."""
+        self._settle(all_=True)
         rows = sorted(self.ns.items(), key=lambda item: -item[1])
+        frames = {(self.places.files[one[0]], one[2]): one[0] for _, path, _ in self.paths for one in path}
         return {
             "steps": self.steps,
             "looks": self.looks,
             "files": self.places.files,
             "lines": [[*key, ns / 1e6] for key, ns in rows],
+            "equal_looks": self._equal_looks(),
             "paths": self._by_path(),
+            "methods": [[frames[one], one[1]] for one in sorted(of_modules(frames))],
             "searched": [[file, line, *told] for (file, line), told in self.searched.found.items()],
             "stood": [[*key, ns / 1e6] for key, ns in self.stood.items() if ns > STANDS * self.ran[key]],
             "beside": [
@@ -153,6 +220,12 @@ class Samples:
             "own_ms": self.own_ns / 1e6,
             "taking_over_ms": self.taking_over_ns / 1e6,
         }
+
+    def _equal_looks(self) -> dict[str, float]:
+        sums: Counter[str] = Counter()
+        for (phase, *_), ns in self.ns.items():
+            sums[phase] += ns
+        return {phase: ns * ns / max(1, self.squares[phase]) for phase, ns in sums.items()}
 
     def _by_path(self) -> list[list[Any]]:
         rows = sorted(self.paths.items(), key=lambda item: -item[1])
@@ -178,17 +251,18 @@ class Samples:
             after, took_ns = _ran(numbers), time.perf_counter_ns() - begun
             self._used = {thread: (after[thread] - before[thread]) / took_ns for thread in before.keys() & after.keys()}
 
-    def _look(self, used: Callable[[], tuple[int, int] | None]) -> None:
+    def _look(self, used: Callable[[], Used]) -> None:
         fine_timer()
-        last, before = time.perf_counter_ns(), used()
+        own = _used()
+        last, before = time.perf_counter_ns(), (used(), own())
         while not self._stop.wait(INTERVAL_S):
-            stack, now, after = self._seen(), time.perf_counter_ns(), used()
+            stack, now, after = self._seen(), time.perf_counter_ns(), (used(), own())
             if not stack:
                 return
-            ran = (after[0] - before[0], after[1] - before[1]) if before is not None and after is not None else None
-            self._count(stack, now - last, ran)
+            self._settle()
+            self._count(stack, now - last, _counts(now - last, before, after))
             if self._read_lists(stack):  # the thread may have waited for that
-                now, after = time.perf_counter_ns(), used()
+                now, after = time.perf_counter_ns(), (used(), own())
             last, before = now, after
 
     def _read_lists(self, stack: list[Call]) -> bool:
@@ -201,12 +275,12 @@ class Samples:
         collecting = gc.isenabled()
         gc.disable()  # which the frames' objects may set off, and what it calls lets the lock go
         try:
-            seen = _stack(self.thread)
-            others = {thread: _stack(thread) for thread in self._beside}
+            seen, self._phase = _stack(self.thread, self.timeline)
+            others = {thread: _stack(thread)[0] for thread in self._beside}
             for thread, stack in others.items():
                 if (place := self.places.innermost_of(stack, through_backward=True)) is not None:
                     self._beside[thread][place] += 1
-            self._takes_over = self.phase() == "data" and any(
+            self._takes_over = self._name(self._phase.number) == "data" and any(
                 code.co_filename == TAKES_OVER for stack in (seen, *others.values()) for code, _ in stack
             )
             return seen
@@ -214,26 +288,48 @@ class Samples:
             if collecting:
                 gc.enable()
 
-    def _count(self, stack: list[Call], ns: int, used: tuple[int, int] | None = None) -> None:
+    def _name(self, phase: int) -> str:
+        return PHASES[phase] if phase != OTHER and self.timeline is not None else self.outside()
+
+    def _count(self, stack: list[Call], ns: int, used: Used = None) -> None:
+        """used: of the time since the look before, that the thread ran and stood."""
         self.looks += 1
+        ns = ns if used is None else sum(used)
         if self._is_own(stack):
             self.own_ns += ns
             return
         self.taking_over_ns += ns * self._takes_over
-        phase, path, inside = self._add(stack, ns)
+        if self._phase.is_gap:
+            self._in_gaps.append((self._phase, self._name(self._phase.number), stack, ns, used))
+        else:
+            self._book(self._name(self._phase.number), stack, ns, used)
+
+    def _settle(self, all_: bool = False) -> None:
+        """Book looks of which it is known now whether they were a part of the forward; or all_."""
+        waiting, self._in_gaps = self._in_gaps, []
+        for phase, name, stack, ns, used in waiting:
+            settled = phase.settled()
+            if settled is None and not all_:
+                self._in_gaps.append((phase, name, stack, ns, used))
+            else:
+                self._book(name if settled in (None, phase.number) else PHASES[settled], stack, ns, used)
+
+    def _book(self, phase: str, stack: list[Call], ns: int, used: Used) -> None:
+        phase, path, inside = self._add(phase, stack, ns)
         key = phase, *(path[-1] if path else (-1, 0, "")), inside
         if key in self.ns or len(self.ns) < MOST:
             self.ns[key] = self.ns.get(key, 0) + ns
-            ran, waited = used or (ns, 0)
+            self.squares[phase] += ns * ns
+            ran, stood = used or (ns, 0)
             self.ran[key] = self.ran.get(key, 0) + ran
-            self.stood[key] = self.stood.get(key, 0) + ns - ran - waited
+            self.stood[key] = self.stood.get(key, 0) + stood
         else:
             self.left_out_ns += ns
 
-    def _add(self, stack: list[Call], ns: int) -> Path:
+    def _add(self, phase: str, stack: list[Call], ns: int) -> Path:
         code, path = stack[0][0], tuple(self.places.all_of(stack)[-MOST_FRAMES:])
         is_users = bool(path) and code.co_qualname == path[-1][2]
-        found = self.phase(), path, "" if is_users else package_of(code.co_filename) + code.co_qualname
+        found = phase, path, "" if is_users else package_of(code.co_filename) + code.co_qualname
         if found in self.paths or len(self.paths) < MOST:
             self.paths[found] = self.paths.get(found, 0) + ns
         return found
@@ -257,15 +353,16 @@ class LongSteps(Samples):
     def __init__(
         self,
         thread: int,
-        phase: Callable[[], str],
+        outside: Callable[[], str],
         guarded: Callable[[Callable[[], Any]], Any],
+        timeline: Timeline,
         usual_ns: float,
         began: Callable[[], int],
         write: Callable[[dict[str, Any]], None],
     ) -> None:
         """usual_ns: of a step. began: when the running one did, on time.perf_counter_ns; 0 of one that is not to be
         looked at."""
-        super().__init__(thread, phase, guarded)
+        super().__init__(thread, outside, guarded, timeline)
         longer, least_ms = FAR_LONGER
         self.least_ns = max(longer * usual_ns, least_ms * 1e6)
         self.began, self.write = began, write
@@ -321,7 +418,7 @@ class LongSteps(Samples):
         if self._is_own(stack):
             return
         self.looks += 1
-        self._add(stack, ns)
+        self._add(self._name(self._phase.number), stack, ns)
 
     def _say(self) -> int:
         self.write(self.document())

@@ -206,11 +206,6 @@ class Timeline:
         if self.watch is not None:
             self.watch.leave()
 
-    @property
-    def phase(self) -> int:
-        """The open phase, to whoever asks, in another thread too. A gap is part of what it lies in."""
-        return next((phase for phase in reversed(tuple(self.stack)) if phase != GAP), OTHER)
-
     def open_gap(self) -> None:
         """From here on the phase is known only once a backward follows."""
         if self.stack[-1] != GAP:

@@ -11,11 +11,10 @@ from hotlap.records.durations import ms
 from hotlap.records.profile import Samples, UserFrame
 from hotlap.records.run import Facts
 
+from .batches import RUNS
 from .samples import LEAST_LOOKS, known_paths, without_comprehension
 from .source import calls_in, function_at, loops_at, name_at
 
-MEANWHILE: Final = "other"
-"""The phase of such a look: that it is the forward's is known only once a backward follows."""
 LEAST: Final = 0.1
 LEAST_OF_ALL: Final = 0.05
 """Of the forward, and of all looks, from which it is told."""
@@ -27,12 +26,14 @@ def with_between(diagnosis: Diagnosis, samples: Samples, facts: Facts | None) ->
     if diagnosis.device != "cpu" or root is None or root.called is None or samples.looks < LEAST_LOOKS:
         return diagnosis
     file, line, function = root.called
+    models = tuple(f"{one.name}." for one in facts.roots) if facts else ()
     end = _backward_after(Place(file=file, line=line, function=function))
     between: defaultdict[UserFrame, float] = defaultdict(float)
     forward = 0.0
-    for phase, frames, _, took in known_paths(samples.paths, samples.files):
+    for phase, frames, inside, took in known_paths(samples.paths, samples.files):
         here = [one[1] for one in frames if (samples.files[one[0]], one[2]) == (file, function)]
-        if phase == MEANWHILE and any(line < at < end for at in here):
+        models_own = RUNS.match(inside) or any(one[2].startswith(models) for one in frames)
+        if phase in {"forward", "other"} and any(line < at < end for at in here) and not models_own:
             between[frames[-1]] += took
         elif phase == "forward":
             forward += took

@@ -27,7 +27,16 @@ from .causes import (
     Known,
 )
 from .repeated import AGAIN
-from .samples import LEAST_LOOKS, LEAST_SHARE, MOSTLY_THERE, known_lines, place_of, without_comprehension
+from .samples import (
+    LEAST_LOOKS,
+    LEAST_SHARE,
+    LEAST_SURE,
+    MOSTLY_THERE,
+    at_least,
+    known_lines,
+    place_of,
+    without_comprehension,
+)
 from .source import calls_in, name_at, parsed
 from .statements import cause_at, cross_entropy_at, elements, over_parameters, pairs_at, through_numpy, trains
 
@@ -78,8 +87,10 @@ def in_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ra
 
     def notable(rows: Sequence[SampledLine], cause: Cause | None = None) -> bool:
         """Whether they take enough to be told of a cause; where that is not known, of any."""
-        whole = outside if cause is None or cause.id in WITH_ITS_BACKWARD else total
-        return samples.looks >= LEAST_LOOKS and sum(row[5] for row in rows) >= LEAST_SHARE * whole
+        every = cause is not None and cause.id not in WITH_ITS_BACKWARD
+        share = sum(row[5] for row in rows) / max(1e-9, total if every else outside)
+        of = {row[0] for row in samples.lines if every or row[0] != "backward"}
+        return samples.looks >= LEAST_LOOKS and share >= LEAST_SHARE and at_least(share, samples, of) >= LEAST_SURE
 
     def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
         looks, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])

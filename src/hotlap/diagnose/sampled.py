@@ -26,7 +26,9 @@ from .samples import (
     COLLECTIVES,
     LEAST_LOOKS,
     LEAST_SHARE,
+    LEAST_SURE,
     MOSTLY_THERE,
+    at_least,
     known_lines,
     known_paths,
     place_of,
@@ -120,9 +122,8 @@ def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
     lines = [(phase, file + beyond if file >= 0 else file, *rest) for phase, file, *rest in worker.lines]
     own = [row for row in samples.lines if row[0] != "data"]
     searched = (*samples.searched, *worker.searched)
-    return msgspec.structs.replace(
-        samples, files=(*samples.files, *worker.files), lines=(*own, *lines), searched=searched
-    )
+    files, equal = (*samples.files, *worker.files), {**samples.equal_looks, "data": float(worker.looks)}
+    return msgspec.structs.replace(samples, files=files, lines=(*own, *lines), searched=searched, equal_looks=equal)
 
 
 def _by_the_loop(samples: Samples, loop: Place | None) -> bool:
@@ -350,11 +351,14 @@ def _line(samples: Samples, own: Sequence[SampledLine], whose: str) -> Line | No
         return None
     frame, rows, in_it = _dearest(samples, by_line)
     at_line = _part(rows, own)
-    if max(at_line, in_it / total) < LEAST_SHARE:
+    told = [
+        one >= LEAST_SHARE and at_least(one, samples, {own[0][0]}) >= LEAST_SURE for one in (at_line, in_it / total)
+    ]
+    if not any(told):
         return None
     inside = max(rows, key=lambda row: row[5])[4]
     said = f"{at_line:.0%} {whose} at this line" + (f", in {inside}" if inside else "")
-    if at_line < LEAST_SHARE:
+    if not told[0]:
         said = f"{in_it / total:.0%} {whose} in {frame[2]}, {at_line:.0%} at this line"
     return Line(place_in(samples.files, frame), inside, said)
 
@@ -466,7 +470,7 @@ def _issued(finding: Finding, samples: Samples) -> Finding:
     if own and total and (finding.cost_ms is None or where is None or (function_at(where) and trains(where))):
         frame, rows, in_it = _dearest(samples, _by_line(samples, own))
         share = max(sum(row[5] for row in rows), in_it) / total
-        if share < LEAST_SHARE:
+        if share < LEAST_SHARE or at_least(share, samples, ISSUES) < LEAST_SURE:
             return finding
         inside = max(rows, key=lambda row: row[5])[4]
         said = f"in {frame[2]}" if in_it else "at this line" + (f", in {inside}" if inside else "")

@@ -20,6 +20,7 @@ from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
 from .findings import compute, expert_loop, own_graph, page_faults
 from .findings._base import Measured
+from .in_methods import with_methods
 from .left_out import with_left_out
 from .long_samples import with_long_steps
 from .patchable import with_patch
@@ -113,6 +114,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             found = with_long_steps(found, long, samples, called)
         found = with_evaluation(found, samples, long)
         if samples is not None:
+            found, samples = with_methods(found, samples, rank.document(Lines))
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(
                 found,

@@ -211,20 +211,24 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread by the user's innermost line, over some steps without the profiler.
 
     steps: number that was sampled. looks: how often the thread was looked at; each counts for the time since the one
-    before. files: that lines point to. lines: each is phase; index into `files` (-1: no line of the user's), line,
-    function; the function that the thread was in with its package, where that is not the user's; ms over all steps.
-    left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code. taking_over_ms: of the data
-    phase, while this thread or another took tensors over from another process, as the one that pins memory does.
-    paths: the same time as in lines with all frames of the user's, as in `LongSamples`. stood: of lines at which the
-    thread hardly ran, the time that it neither ran nor waited for a core: it slept, or waited for something. beside:
-    other threads of Python in the user's source. searched: lists that the functions search in which it was.
+    before, but for what it or the looking thread waited for a core. files: that lines point to. lines: each is phase;
+    index into `files` (-1: no line of the user's), line, function; the function that the thread was in with its
+    package, where that is not the user's; ms over all steps. equal_looks: by phase, from how many looks that all count
+    for the same its shares were as sure. left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code.
+    taking_over_ms: of the data phase, while this thread or another took tensors over from another process, as the one
+    that pins memory does. paths: the same time as in lines with all frames of the user's, as in `LongSamples`. methods:
+    functions in paths that are methods of modules, by index into `files` and name. stood: of lines at which the thread
+    hardly ran, the time that it neither ran nor waited for a core: it slept, or waited for something. beside: other
+    threads of Python in the user's source. searched: lists that the functions search in which it was.
     """
 
     steps: Count = 0
     looks: Count = 0
     files: tuple[str, ...] = ()
     lines: tuple[SampledLine, ...] = ()
+    equal_looks: dict[str, float] = {}
     paths: tuple[SampledPath, ...] = ()
+    methods: tuple[tuple[Count, str], ...] = ()
     stood: tuple[SampledLine, ...] = ()
     left_out_ms: Ms = 0.0
     own_ms: Ms = 0.0

@@ -286,7 +286,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     differ in class or shapes. classes: the most outputs of a linear layer outside of repeated blocks. shapes: different
     shapes of its inputs in the first forwards; grows: share (0 to 1) of its first forwards that got one token more than
     the forward before. exchange: of gradients between ranks, by DistributedDataParallel. part_of: another one that
-    holds it, whose forward may call it too.
+    holds it, whose forward may call it too. owner: class of the module in one of whose
+    methods it was called first, outside of any module's call, as in `self.forward(x)`.
 
     softmax: softmax is called beside a product of matrices; softmax_ran: that code did so in the first forwards with
     gradients, None where that is not known, as in inference. sdpa: torch's fused attention is called; constants:
@@ -341,6 +342,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     unused: float = 0.0
     frozen: bool = False
     part_of: str | None = None
+    owner: str | None = None
     exchange: ExchangeFacts | None = None
     called: tuple[str, int, str] | None = None
     file: str | None = None

@@ -1,9 +1,11 @@
 """An outermost module: its class, what it is made of, where it is called, and what of it is trained."""
 
+import sys
 from typing import Any
 
 import torch
 
+from ..methods import owner
 from ..torch_internals import IMPL, Convolution, Dropout
 from . import Facts, Model, Script, place_of, size
 
@@ -28,6 +30,7 @@ def describe_model(model: Model) -> Facts:
         "sparse": any(getattr(one, "sparse", False) is True for one in modules),
         "compiled": compiled or isinstance(module, torch.jit.ScriptModule),  # which torch.compile leaves as it is
         "wrapper": type(module).__name__ if hasattr(module, "module") else None,
+        "owner": owner(sys._getframe()),
         **place_of(kind, "forward"),
     }  # fmt: skip
 

@@ -90,13 +90,16 @@ def find(measured: Measured) -> Finding | None:
 
 def _models(measured: Measured) -> list[str]:
     """Classes of what the loop trains, or infers with, but for parts of others, the one with most parameters first: how
-    the time is shared out between them is not known."""
+    the time is shared out between them is not known. Of a model that calls parts of torch's classes in a method of its
+    own, its class in place of all of them."""
     facts, root = measured.facts, measured.root
     if facts is None or root is None:
         return []
     of_root = root.training, bool(root.optimized)
     alike = [one for one in facts.roots if (one.training, bool(one.optimized)) == of_root and one.part_of is None]
-    return list(dict.fromkeys([root.name, *(one.name for one in sorted(alike, key=lambda one: -one.parameters))]))
+    whole = {one.owner for one in facts.roots if one.owner and one.function != f"{one.name}.forward"}
+    ordered = [root, *sorted(alike, key=lambda one: -one.parameters)]
+    return list(dict.fromkeys(one.owner if one.owner and one.owner in whole else one.name for one in ordered))
 
 
 def _named(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Python outside data, model and optimizer: logging, metrics, batches made by hand, waiting for a value."""
 
+import re
 from collections.abc import Sequence
 
 from hotlap.records.diagnosis import Finding
@@ -12,6 +13,8 @@ LEAST = 0.10
 MOSTLY = 0.7
 WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
 COLLECTS = "; `gc.collect(); gc.freeze()` after the first steps, so that the collector has less to go through"
+STANDS_STILL = "the model stands still meanwhile"
+HOLDS = re.compile("operations of .* between the calls of its parts are in here")
 BESIDES = "runs besides the training forward"
 EACH, MOST = 0.8, 0.5
 """Of the steps, and of the phase, that a model runs in."""
@@ -45,7 +48,7 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{ms(measured.phases.other or 0)} of host time a step"
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
-        why=f"{_unseen(measured) if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
+        why=f"{_unseen(measured) if bare else _meanwhile(measured)}; {WITHOUT_A_PROFILE}",
         instead=f"log every n steps, compute metrics only in these{on_device}, make batches ahead"
         + (COLLECTS if _collects(measured) else ""),
     )
@@ -72,6 +75,14 @@ def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -
         "of data, model and optimizer",
         why="the training waits meanwhile, and has no backward of it",
         instead=OF_THE_TRAINED if model.trained else OF_ANOTHER,
+    )
+
+
+def _meanwhile(measured: Measured) -> str:
+    """What the model does."""
+    owners = dict.fromkeys(one.owner for one in measured.facts.roots if one.owner) if measured.facts else {}
+    return (
+        f"operations of {' and '.join(owners)} between the calls of its parts are in here" if owners else STANDS_STILL
     )
 
 
