@@ -325,6 +325,18 @@ def test_an_error_in_the_sampling_thread(runner: Runner) -> None:
     assert samples_of(ran).looks == 0
 
 
+@pytest.mark.parametrize("begins", [0, 1])
+@pytest.mark.parametrize("every", [2, 3])
+def test_the_step_that_is_looked_at_holds_no_evaluation_where_most_do_not(
+    every: int, begins: int, runner: Runner
+) -> None:
+    """Seen on a public autoencoder: what its evaluation computed of the same weights was told as computed three times a
+    step."""
+    ran = runner.forked("sampled.py", str(every), str(begins), steps=22, profile_steps=1)
+    check_clean(ran)
+    assert sum(op[0] == "aten::addmm" for op in lines_of(ran).ops) == 1 and lines_of(ran).steps == 1
+
+
 @pytest.mark.parametrize(("every", "evaluation"), [(3, "evaluation"), (1, "other")])
 def test_samples_are_at_the_lines_that_take_the_time(every: int, evaluation: str, runner: Runner) -> None:
     """A sleep in the loader, one in the model and one in the loop; evaluations apart, unless one lies in each step."""

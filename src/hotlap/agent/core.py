@@ -190,7 +190,7 @@ class Agent:
             disturbed = bool(segment.compiles or segment.probe)
             there = self.steps.prefetch.there()
             self.stopper.step_done(wall_ms, disturbed, segment.evaluation, kind, segment.starved, there)
-        self.profile.due = timeline.watch is not None
+        self.profile.due, self.profile.evaluated = timeline.watch is not None, segment.evaluation
         timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         # Ranks must look at the same steps, since they stop together.
         due = self.stopper.at.at is not None and index >= self.stopper.at.at

@@ -65,6 +65,8 @@ SAMPLED_STEPS: Final = 10
 SAMPLED_S: Final = 1.0
 """One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
 MOST_SAMPLED: Final = 30
+MOST_EVALUATED: Final = 3
+"""Steps that held an evaluation, in whose place another one is looked at op by op."""
 TRACES: Final = 3
 COMPILED: Final = f"something was compiled in its steps, each of {TRACES} times"
 FAILED: Final = "a problem of hotlap's own ended it"
@@ -96,6 +98,8 @@ class Profile:
         self.agent = agent
         self.labels = Labels()
         self.on = self.due = self.taken = self.failed = self.foreign = False
+        self.evaluated = False
+        """Whether the last step held an evaluation."""
         self.over = not session.windows
         self.windows: Windows | None = None
         self.lines: Lines | None = None
@@ -263,12 +267,16 @@ class Profile:
         return took_s > SAMPLED_S and samples.steps >= LEAST_SAMPLED
 
     def _line_windows(self) -> Windows:
-        """One step with a dispatch mode on, and on CUDA one in sync debug mode."""
-        lines = self.lines = self.seen = Lines(self._tell)
-        lines.skipped = self._no_ops()
+        """One step with a dispatch mode on, and on CUDA one in sync debug mode. In place of one that held an evaluation
+        (which most do not) another: it computes what the training does, of the same weights. Ranks take the same."""
         try:
-            with lines.watching(ops=not lines.skipped):
-                yield
+            for left in range(0 if self.agent.world > 1 else MOST_EVALUATED, -1, -1):
+                lines = self.lines = self.seen = Lines(self._tell)
+                lines.skipped = self._no_ops()
+                with lines.watching(ops=not lines.skipped):
+                    yield
+                if not left or not self.evaluated or self.agent.host.evaluates:
+                    break
             lines.steps = int(not lines.skipped)
             if torch.cuda.is_initialized():
                 free = torch.cuda.get_sync_debug_mode() == 0
@@ -278,7 +286,8 @@ class Profile:
                 ):
                     yield
         except Ended as ended:
-            lines.skipped = lines.skipped or str(ended)
+            if self.lines is not None:
+                self.lines.skipped = self.lines.skipped or str(ended)
             self._write_lines()
             raise
         self._write_lines()

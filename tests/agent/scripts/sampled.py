@@ -32,7 +32,7 @@ def main():
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
-    every = int(sys.argv[1])
+    every, begins = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     for at, (x, y) in enumerate(DataLoader(Slow(), 4)):
         loss = (model(x) - y).square().mean()
         optimizer.zero_grad()
@@ -40,7 +40,7 @@ def main():
         optimizer.step()
         said(loss)
         time.sleep(0.02)  # other
-        if at % every == 1 % every:
+        if at % every == begins % every:
             model.eval()
             with torch.no_grad():
                 for _ in range(3):
