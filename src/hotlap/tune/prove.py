@@ -1,17 +1,21 @@
 """Proof: what a comparison of the best set with the bare command says, with parity, and what is made of it."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 
 import msgspec
 
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Side
+from hotlap.experiment.statistics import LEAST_GAIN
 from hotlap.experiment.turns import LEAST_ROUNDS
 from hotlap.records import run as records
+from hotlap.records.durations import ms
 from hotlap.records.tune import Open, Proof
 
-from .comparison import Comparison
+from .comparison import PACES, Comparison
 from .fit import fitted
 from .objective import costs, typical_bytes
 from .state import State, ratio_text
@@ -66,6 +70,8 @@ def _prove(state: State) -> tuple[records.Lever, str] | None:
         _accept(state, comparison, proof)
         return None
     left = comparison.open()
+    if not left and (slowest := _slowest(state, comparison, proof)):
+        return slowest
     state.say(f"{'open' if left else 'drop'}  {names(proof.levers)}  {ratio_text(proof)}  {proof.why}")
     _back(state, proof, dropped=not left)
     state.leave_open(_open(proof) if left else None)
@@ -174,12 +180,38 @@ def _back(state: State, proof: Proof, dropped: bool, why: str = "") -> None:
     state.budget.to_prove, state.open_ratio = False, 1.0
 
 
+def _suspects(state: State, proof: Proof) -> list[records.Lever]:
+    """Of a set that is no good, the levers that may be at fault: those that are not proved, where there are any."""
+    own = [use for use in proof.levers if use not in state.given]
+    return [use for use in own if use not in state.proved] or own
+
+
+def _slowest(state: State, comparison: Comparison, proof: Proof) -> tuple[records.Lever, str] | None:
+    """Of a set that is no faster in fresh starts, though it was in a live process: the lever without which a start is
+    faster by the most, and what was seen; None where none is, or no time is left for a run without each and a proof.
+    Seen: threads that meet others' at the cores, beside levers that win 1.4 and 1.5 times."""
+    suspects, budget = _suspects(state, proof), state.budget
+    needed = len(suspects) * budget.best_start_s + ENOUGH * budget.least_proof_s
+    if len(suspects) < 2 or proof.how != "turns" or state.memory or budget.left < needed:
+        return None
+    if comparison.promised < PACES * max(proof.ratio, LEAST_GAIN):
+        return None
+    with_all = median(side.measured.step_ms or math.nan for side in comparison.after)
+    without: dict[str, float] = {}
+    for use in suspects:
+        trial = state.run(f"without {use.name}", [one for one in proof.levers if one != use])
+        without[use.name] = (trial.step_ms if trial.outcome == "measured" else None) or math.inf
+    use = min(suspects, key=lambda one: without[one.name])
+    if with_all < PACES * without[use.name]:
+        return None
+    return use, f"slower in fresh starts beside the others: {ms(with_all)} with it, {ms(without[use.name])} without"
+
+
 def _culprit(state: State, proof: Proof, refused: str | None) -> tuple[records.Lever, str] | None:
     """The lever without which a start is measured and parity holds, and what was wrong; None where there is none to go
     on without. Each that is looked at takes a run: first those that take longest to start or are allowed most. Without
     time for that, the first of them."""
-    own = [use for use in proof.levers if use not in state.given]
-    suspects = [use for use in own if use not in state.proved] or own
+    suspects = _suspects(state, proof)
     if not suspects:
         return None
     if refused in {use.name for use in suspects}:
