@@ -196,7 +196,7 @@ def test_on_a_device_the_next_step_is_looked_at_too(sync_mode: list[str], monkey
     monkeypatch.setattr("hotlap.agent.op_call.is_capturing", lambda: False)
     folder = SimpleNamespace(replace=lambda name, document: written.update(document))
     script = SimpleNamespace(roots={})
-    agent: Any = SimpleNamespace(folder=lambda: folder, guard=Guard(), script=script, compiled_frames=0)
+    agent: Any = SimpleNamespace(folder=lambda: folder, guard=Guard(), script=script, compiled_frames=0, world=1)
     table = torch.randn(8, 8)
     for _ in Profile(Session(folder="", package="", profile_steps=2), agent)._line_windows():
         table.to("meta")

@@ -883,6 +883,7 @@ def test_lower_precision_is_no_advice_where_small_operations_take_more_than_arit
     large = msgspec.structs.replace(small, count=calls // 4)
     (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=(large,)),))).findings
     assert (found.title, found.instead, found.levers) == ("computing Net", "compiled kernels", ("compile",))
+    assert found.bound == "bandwidth", "large operations that compute next to nothing"
     convolution = msgspec.structs.replace(product, name="aten::mkldnn_convolution")
     (found,) = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=(convolution, large)),))).findings
     assert (found.bound, found.levers) == ("compute", levers)

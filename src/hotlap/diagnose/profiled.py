@@ -331,7 +331,7 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
         finding = msgspec.structs.replace(finding, levers=_without(finding.levers, answering("layout")))
     if multiplied < LITTLE and not issued:
         instead, levers = compute.LOWER.sub("", finding.instead), _without(finding.levers, answering("precision"))
-        finding = msgspec.structs.replace(finding, instead=instead, levers=levers)
+        finding = msgspec.structs.replace(finding, bound="bandwidth", instead=instead, levers=levers)
     where = _dearest(rank, ops)
     evidence = re.sub(compute.LINE_OF.format(".*?"), "", finding.evidence) if where else finding.evidence
     return msgspec.structs.replace(
