@@ -32,6 +32,51 @@ def test_a_report_that_fails_leaves_the_exit_code(tmp_path: Path, error: str, co
     assert error.partition("(")[0] in found.stderr or "full" in found.stderr
 
 
+WAITING = """
+import sys
+from hotlap.cli import main
+from hotlap.launch import run, signals, supervise, telemetry
+
+def fails(*_, **__):
+    raise {error}
+
+{where} = fails
+main()
+"""
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "ValueError('own')", "KeyboardInterrupt()", "OSError('full')"])
+@pytest.mark.parametrize("where", ["run.versions_of", "signals.Witness.end", "telemetry.sampling", "supervise.waited"])
+def test_what_fails_while_the_command_runs_or_has_just_ended_leaves_it_too(
+    tmp_path: Path, where: str, error: str
+) -> None:
+    """Its exit code was replaced by hotlap's; and a command that still ran was left alone."""
+    code = "import time; time.sleep(0.5); print('trained'); raise SystemExit(7)"
+    words = ["run", "--out", "r", sys.executable, "-c", code]
+    breaks = WAITING.format(error=error, where=where)
+    found = subprocess.run([sys.executable, "-c", breaks, *words], cwd=tmp_path, capture_output=True, text=True,
+                           timeout=120, check=False)  # fmt: skip
+    assert (found.returncode, found.stdout) == (7, "trained\n"), found.stderr
+
+
+NO_THREADS = """
+import threading
+from hotlap.cli import main
+
+def fails(*_, **__):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = fails
+main()
+"""
+
+
+def test_a_command_runs_where_hotlap_can_have_no_threads(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", NO_THREADS, "run", "--out", "r", sys.executable, "-c", "raise SystemExit(7)"]
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 7 and "Traceback" not in found.stderr
+
+
 def test_and_the_signal_that_ended_it(tmp_path: Path) -> None:
     found = ran(tmp_path, "MemoryError()", "import os; os.kill(os.getpid(), 15)")
     assert found.returncode == -signal.SIGTERM

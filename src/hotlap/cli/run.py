@@ -12,7 +12,7 @@ import typer
 from hotlap.diagnose.verdict import judged
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
-from hotlap.launch.run import run_in_foreground
+from hotlap.launch.run import ForegroundRun
 from hotlap.launch.supervise import exit_like
 from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
@@ -131,11 +131,12 @@ def _words(name: str, value: object) -> tuple[str, ...]:
 
 
 def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> int:
-    """Returns the exit code of the command. Whatever happens to hotlap once it has ended, this process ends like it."""
+    """Returns the exit code of the command. Whatever happens to hotlap once it has begun, this process ends like it."""
     if profiler is not None:
         plan = profiler.put_in(plan)
-    record, ended = run_in_foreground(plan, profiler.nsight if profiler else None)
+    command = ForegroundRun(plan, profiler.nsight if profiler else None)
     try:
+        record, ended = command.finish()
         if profiler is not None:
             profiler.finish()
         _finish(plan.folder, record, profiler.name if profiler else "", json, price)
@@ -143,7 +144,7 @@ def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> 
         if sys.exc_info()[0] is not None:
             with contextlib.suppress(OSError, MemoryError):
                 traceback.print_exc()
-            raise SystemExit(exit_like(ended))
+            raise SystemExit(exit_like(command.ended()))
     return exit_like(ended)
 
 

@@ -1,5 +1,6 @@
 """One execution of a command under hotlap: a run folder from beginning to end."""
 
+import contextlib
 import time
 from dataclasses import replace
 from functools import partial
@@ -21,31 +22,42 @@ from .packages import versions_of
 from .supervise import Ended, Started
 
 
-def run_in_foreground(plan: RunPlan, nsight: Nsight | None = None) -> tuple[Run, Ended]:
-    """Run the command in our own terminal, behind its profiler where that starts it; the folder must exist. Raises
-    CommandError, RecordError, before it starts.
+class ForegroundRun:
+    """The command in our own terminal, behind its profiler where that starts it; the folder must exist. Raises
+    CommandError, RecordError, before it starts."""
 
-    The caller writes the run that is returned: a disk that is full by then must not hide how the command ended.
-    """
-    record, run = plan.record(), RunFolder(plan.folder)
-    run.write(record)
-    begun = time.monotonic()
-    try:
-        process = _begun(plan, nsight, run.file(Session).resolve())
-    except CommandError as error:
-        ended = Ended(code=error.exit_code, signal=None)
-        run.write(_closed(record, run, ended, "failed", begun))
-        raise
-    with (
-        telemetry.sampling(process.pid, run.file(TelemetrySample)),
-        perf.counting(plan.perf, process.pid, plan.folder / perf.PERF_FILE),
-        py_spy.looking(plan.py_spy, process.pid, plan.folder),
-    ):
-        ended = supervise.wait_in_foreground(process)
-    status: Status = "finished" if ended.code == 0 else "failed"
-    if ended.interrupted:
-        status = "interrupted"
-    return _closed(record, run, ended, status, begun), ended
+    def __init__(self, plan: RunPlan, nsight: Nsight | None = None) -> None:
+        self.plan = plan
+        self._record, self._run = plan.record(), RunFolder(plan.folder)
+        self._run.write(self._record)
+        self._begun = time.monotonic()
+        try:
+            self._process = _begun(plan, nsight, self._run.file(Session).resolve())
+        except CommandError as error:
+            ended = Ended(code=error.exit_code, signal=None)
+            self._run.write(_closed(self._record, self._run, ended, "failed", self._begun))
+            raise
+
+    def finish(self) -> tuple[Run, Ended]:
+        """Wait for its end. The caller writes the run: a disk that is full by then must not hide how it ended."""
+        plan, process = self.plan, self._process
+        with (
+            telemetry.sampling(process.pid, self._run.file(TelemetrySample)),
+            perf.counting(plan.perf, process.pid, plan.folder / perf.PERF_FILE),
+            py_spy.looking(plan.py_spy, process.pid, plan.folder),
+        ):
+            ended = supervise.wait_in_foreground(process)
+        status: Status = "finished" if ended.code == 0 else "failed"
+        if ended.interrupted:
+            status = "interrupted"
+        return _closed(self._record, self._run, ended, status, self._begun), ended
+
+    def ended(self) -> Ended:
+        """How it ended, also where `finish` failed: what still runs then is waited for."""
+        while self._process.returncode is None:
+            with contextlib.suppress(KeyboardInterrupt):  # the command had that too
+                self._process.wait()
+        return supervise.ended_with(self._process.returncode)
 
 
 def _begun(plan: RunPlan, nsight: Nsight | None, session_file: Path) -> Started:

@@ -160,14 +160,18 @@ def waited(work: Callable[[], int]) -> int:
     """What `work` returns, from a thread of its own, while signals are handled at once.
 
     Were it to wait in the main thread, a signal that the kernel gives to another one of ours (numpy's library has some)
-    would be handled when it is over: seen with two signals, the second right after the first.
+    would be handled when it is over: seen with two signals, the second right after the first. Where the system gives us
+    no thread, the main thread waits.
     """
     woken, wake = socket.socketpair()
     with woken, wake, ThreadPoolExecutor(1) as pool:
         wake.setblocking(False)
         before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         try:
-            ended = pool.submit(work)
+            try:
+                ended = pool.submit(work)
+            except RuntimeError:
+                return work()
             ended.add_done_callback(lambda _: woken.shutdown(socket.SHUT_RD))
             while not ended.done():
                 woken.recv(1024)

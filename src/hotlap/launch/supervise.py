@@ -69,7 +69,7 @@ def wait_in_foreground(process: Started) -> Ended:
     """Wait for a command that shares our terminal, and say how it ended."""
     with passing_signals(process) as noted:
         code = waited(process.wait)
-    return _ended(code, interrupted=bool(noted))
+    return ended_with(code, interrupted=bool(noted))
 
 
 @contextlib.contextmanager
@@ -168,7 +168,7 @@ class Supervised:
             self._running.discard(self)
             if not self._running:  # else it is not known whose an orphan is
                 _end_orphans(self._before)
-        ended = _ended(self.process.returncode)
+        ended = ended_with(self.process.returncode)
         return ended._replace(timed_out=timed_out, out_of_memory=self.starved)
 
 
@@ -232,7 +232,8 @@ def _reap() -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def _ended(returncode: int, interrupted: bool = False) -> Ended:
+def ended_with(returncode: int, interrupted: bool = False) -> Ended:
+    """How a command ended, of which this is what `subprocess.Popen` has."""
     if returncode < 0:
         return Ended(None, -returncode, interrupted=interrupted)
     return Ended(returncode, None, interrupted=interrupted)

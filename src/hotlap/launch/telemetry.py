@@ -45,12 +45,14 @@ def sampling(pid: int, path: Path, every_s: float = EVERY_S) -> Iterator[None]:
     """Append samples of the process, what it started, and the GPUs to `path` until the block ends."""
     over = threading.Event()
     thread = threading.Thread(target=_sample, args=(pid, path, every_s, over), name="telemetry", daemon=True)
-    thread.start()
+    with contextlib.suppress(RuntimeError):  # the system may give us no thread; the command goes on without samples
+        thread.start()
     try:
         yield
     finally:
         over.set()
-        thread.join(JOIN_S)  # a driver that hangs must not keep the command's exit code from its caller
+        if thread.ident is not None:
+            thread.join(JOIN_S)  # a driver that hangs must not keep the command's exit code from its caller
 
 
 def _sample(pid: int, path: Path, every_s: float, over: threading.Event) -> None:
