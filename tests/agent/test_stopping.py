@@ -66,6 +66,32 @@ def test_what_does_not_end_by_itself_ends_with_a_code_that_says_so(
     assert ran.facts.stopped
 
 
+CATCHES_ALL = """
+import sys, torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+log = open(sys.argv[1], "w")
+while True:
+    try:
+        log.write("a step")
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    except:
+        pass
+"""
+
+
+def test_a_script_that_catches_its_end_ends_with_that_code_too(runner: Runner, tmp_path: Path) -> None:
+    """What it had not written out was lost, and the exit code said that all was well."""
+    (tmp_path / "catches.py").write_text(CATCHES_ALL)
+    log = tmp_path / "log.txt"
+    ran = runner.forked(str(tmp_path / "catches.py"), str(log), steps=8, hard_code=ENDED_HARD)
+    check_clean(ran)
+    assert (ran.code, log.read_text()) == (ENDED_HARD, "")
+    assert ran.facts.stopped
+
+
 @pytest.mark.parametrize(("kind", "evaluating"), [("often", {False}), ("always", {True})])
 def test_the_steps_asked_for_are_those_that_are_kept(kind: str, evaluating: set[bool], runner: Runner) -> None:
     """Of 13 steps of a U-Net that was evaluated in every second one, a reader kept four."""

@@ -197,7 +197,8 @@ class Stopper:
         return seconds is not None and sum(steady) / 1000 >= seconds and len(steady) >= self.session.least_steps
 
     def stop(self, kind: str) -> None:
-        """Write everything, arm the hard end, and raise Stop. The third time the process is ended at once."""
+        """Write everything, arm the hard end, and raise Stop. The third time, where the script has caught it twice,
+        the process is ended hard at once: what it has not written out by then is lost."""
         if not self.stopped:
             self.stopped = True
             if torch.cuda.is_initialized():
@@ -210,5 +211,5 @@ class Stopper:
             timer.start()
         self.raised += 1
         if self.raised > 2:
-            os._exit(0)
+            os._exit(self.session.hard_code)
         raise Stop(0)

@@ -35,7 +35,8 @@ class Settings:
     none. every_step: look at the phases of every step, however short. turns: path of the socket at which turns are
     given once the steps are made (`agent.turnstile`); "" to end then. first_steps: made before it stands still there
     for the first time; 0 to do so where the loop begins. grace_s: seconds that a process has to end by
-    itself after its steps, before it is ended hard, with the exit code hard_code.
+    itself after its steps, before it is ended hard, with the exit code hard_code; that is also so where the script has
+    caught its end twice.
     """
 
     steps: int | None = None
