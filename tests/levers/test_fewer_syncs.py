@@ -1,6 +1,7 @@
 """Losses read while their backward runs, and batches that nobody waits for. The device is faked: it holds the CPU's
 tensors, and a fetch is what they are as the event is reached."""
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from torch import nn
 
 from agent.harness import Runner, check_same
 from hotlap.agent.compiled import hide_from_compiler
+from hotlap.agent.guard import Guard
 from hotlap.levers.host._early_reads import (
     CHECK_EVERY,
     CHECKED,
@@ -68,6 +70,10 @@ class Loop:
         self.reads = EarlyReads(self.device, lambda why, used: self.whys.append((why, used)), self._unsteady)
         self.model = nn.Linear(4, 1)
         self.view: Any = None
+        guard = Guard()
+        guard.report = lambda where, what, trace, lever: self.problems.append(what)
+        self.problems: list[str] = []
+        self.guarded = functools.partial(guard.spare, "lever", self.reads.fail)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
 
     def _unsteady(self) -> None:
@@ -98,8 +104,23 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     for function in (patch, EarlyReads.covers):
         hide_from_compiler(function.__module__)
     one = Loop()
-    patch(one.reads)
+    patch(one.reads, one.guarded)
     yield one
+
+
+@pytest.mark.parametrize("name", ["mark", "fetch", "staged"])
+def test_an_error_of_its_own_is_not_the_script_s(loop: Loop, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was raised where the script reads its loss, moves a batch or calls backward, and ended the job."""
+
+    def fails(*_: Any) -> None:
+        raise AttributeError("this torch has no such thing")
+
+    monkeypatch.setattr(loop.device, name, fails)
+    values = [(loop.step().item(), torch.ones(2).to("meta").shape) for _ in range(4)]
+    loop.reads.off = True
+    again = Loop()
+    assert values == [(again.step().item(), (2,)) for _ in range(4)]
+    assert loop.problems == ["AttributeError: this torch has no such thing"]
 
 
 # reads that are covered

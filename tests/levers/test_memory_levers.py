@@ -1,5 +1,6 @@
 """Levers for memory: when they apply and in which order they are tried; what each does to objects of torch."""
 
+import functools
 import json
 import os
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.agent.facts.blocks import repeated
 from hotlap.agent.facts.process import _memory
+from hotlap.agent.guard import Guard
 from hotlap.agent.host import Cost, Counts
 from hotlap.agent.seams import Refused
 from hotlap.levers import all_levers
@@ -223,6 +225,10 @@ def test_offloaded_tensors_come_back_as_they_were() -> None:
     assert torch.equal(gradient, expected), "whatever the order of their dimensions"
 
 
+def unguarded(undo: Any) -> Any:
+    return lambda act, *args: act(*args)
+
+
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
 def test_optimizer_state_is_away_between_steps(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On one device: what would lie on the host is a copy, and told apart by a name."""
@@ -241,7 +247,7 @@ def test_optimizer_state_is_away_between_steps(kind: Any, monkeypatch: pytest.Mo
         optimizer = kind(model.parameters(), lr=0.1, **arguments)
         for step in range(4):
             if offload and step == 1:
-                optimizer_offload.offload(optimizer, host="elsewhere")
+                optimizer_offload.offload(optimizer, unguarded, host="elsewhere")
             optimizer.zero_grad()
             model(torch.ones(2, 4)).square().sum().backward()
             optimizer.step()
@@ -254,9 +260,40 @@ def test_optimizer_state_is_away_between_steps(kind: Any, monkeypatch: pytest.Mo
     assert all(map(torch.equal, train(True), train(False)))
 
 
+def test_a_host_without_room_for_it_leaves_the_state_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's own update raised, half of its state moved."""
+    guard, said, asked = Guard(), list[str](), 0
+    guard.report = lambda where, what, trace, lever: said.append(what)
+
+    def on_host(value: Any, host: str) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 4:  # of the second step's the second
+            raise torch.OutOfMemoryError("no pinned memory")
+        return value.clone()
+
+    monkeypatch.setattr(optimizer_offload, "on_host", on_host)
+
+    def train(offload: bool) -> list[Any]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1, bias=False)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        if offload:
+            guarded = lambda undo: functools.partial(guard.spare, "lever", undo)  # noqa: E731
+            optimizer_offload.offload(optimizer, guarded, host="elsewhere")
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+        return [*model.parameters()]
+
+    assert all(map(torch.equal, train(True), train(False)))
+    assert asked == 4 and said == ["OutOfMemoryError: no pinned memory"]
+
+
 def test_an_optimizer_that_is_not_torchs_is_left_alone() -> None:
     class Own(torch.optim.SGD):
         pass
 
     with pytest.raises(Refused, match="Own"):
-        optimizer_offload.offload(Own([nn.Parameter(torch.ones(1))], lr=0.1))
+        optimizer_offload.offload(Own([nn.Parameter(torch.ones(1))], lr=0.1), unguarded)

@@ -111,6 +111,11 @@ class Seams:
         """`change(optimizer)` once for each optimizer, before its first step. undo: as in `on_root`."""
         self._use.optimizers.append((change, undo))
 
+    def guarded(self, lever: str, undo: Callable[[], None]) -> Callable[..., Any]:
+        """`call(act, *args)`, for what a lever does inside of the script's own calls. Returns what `act` does; after an
+        error, which is recorded, None: `undo` was called, and the script's own way is to be taken."""
+        return partial(self.agent.guard.spare, f"lever {lever}", undo, lever=lever)
+
     def optimizers(self) -> list[Any]:
         """Those that have made a step."""
         return _alive(self._optimizers_seen)

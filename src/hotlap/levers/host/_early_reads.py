@@ -43,12 +43,12 @@ class EarlyReads:
     """Reads of one training loop. gave_up: called with the reason and whether anything was read
     early or staged, once; unsteady: called in steps in which the first reads are made both ways.
 
-    newest: the greatest number of a node that is before the event.
+    failed: an error in here ended it. newest: the greatest number of a node that is before the event.
     """
 
     def __init__(self, device: "Device", gave_up: Callable[[str, bool], None], unsteady: Callable[[], None]) -> None:
         self.device, self._gave_up, self._unsteady = device, gave_up, unsteady
-        self.off = False
+        self.off = self.failed = False
         self.newest = -1
         self.reads = self.sent = self.backwards = 0
         self._event: Any = None
@@ -103,6 +103,22 @@ class EarlyReads:
         if not now.view(-1).eq(value.view(-1)).all() and not (now.isnan().all() and value.isnan().all()):
             self._give_up(DIFFERENT)
         return now
+
+    def fail(self) -> None:
+        """After an error in here: nothing is read early or staged any more."""
+        self.off = self.failed = True
+        self._event, self._roots = None, []
+
+    def early(self, tensor: Any) -> Any:
+        """As `read`, None where the last backward does not cover it."""
+        return self.read(tensor) if self.covers(tensor) else None
+
+    def stage(self, tensor: Any, args: Sequence[Any], kwargs: Mapping[str, Any], always: bool) -> Any:
+        """A copy of it from which the device need not be waited for, None where its move is another one."""
+        if not self.device.stages(tensor, args, kwargs, always):
+            return None
+        self.sent += 1
+        return self.device.staged(tensor)
 
     def _give_up(self, why: str) -> None:
         self.off = True

@@ -65,7 +65,8 @@ class FewerSyncs(Lever):
         def gave_up(why: str, used: bool) -> None:
             (seams.refuse if used else seams.leave_out)(self.name, why)
 
-        patch(EarlyReads(Device(), gave_up, seams.unsteady))
+        reads = EarlyReads(Device(), gave_up, seams.unsteady)
+        patch(reads, seams.guarded(self.name, reads.fail))
 
     def source(self, settings: Settings) -> str:
         return (
@@ -78,8 +79,8 @@ class FewerSyncs(Lever):
         )
 
 
-def patch(reads: "EarlyReads") -> None:
-    """Put them where backwards begin, and where tensors are read and moved."""
+def patch(reads: "EarlyReads", guarded: Callable[..., Any]) -> None:
+    """Put them where backwards begin, and where tensors are read and moved. guarded: see `Seams`."""
     from torch import Tensor
     from torch.compiler import is_dynamo_compiling
 
@@ -89,17 +90,18 @@ def patch(reads: "EarlyReads") -> None:
     @functools.wraps(run)
     def backward(roots: Any, gradients: Any, keep: Any, create_graph: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_dynamo_compiling():
-            reads.backward(roots, bool(create_graph), bool(kwargs.get("accumulate_grad")))
+            guarded(reads.backward, roots, bool(create_graph), bool(kwargs.get("accumulate_grad")))
         return run(roots, gradients, keep, create_graph, *args, **kwargs)
 
     def mine(tensor: Any) -> bool:
-        return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor) and reads.covers(tensor)
+        return not (is_dynamo_compiling() or reads.off) and type(tensor) is Tensor and device.holds(tensor)
 
     def reading(original: Callable[..., Any], keeps_graph: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def read(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not (args or kwargs or (keeps_graph and self.requires_grad)) and mine(self):
-                self = reads.read(self)
+                value = guarded(reads.early, self)
+                self = self if value is None else value
             return original(self, *args, **kwargs)
 
         return read
@@ -107,10 +109,12 @@ def patch(reads: "EarlyReads") -> None:
     def moving(original: Callable[..., Any], always: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or type(self) is not Tensor or not device.stages(self, args, kwargs, always):
+            if is_dynamo_compiling() or type(self) is not Tensor or reads.failed:
                 return original(self, *args, **kwargs)
-            reads.sent += 1
-            return original(device.staged(self), *args, non_blocking=True, **kwargs)
+            staged = guarded(reads.stage, self, args, kwargs, always)
+            if staged is None:
+                return original(self, *args, **kwargs)
+            return original(staged, *args, non_blocking=True, **kwargs)
 
         return move
 

@@ -3,6 +3,8 @@
 Each step brings it back, updates it where it always was, and takes it away again: every number stays the same.
 """
 
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings, Unwritten
@@ -42,7 +44,10 @@ class OptimizerOffload(Lever):
         return Applies(True, f"{names} keeps its state on the device while activations are made")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        seams.on_optimizer(offload)
+        def change(optimizer: Any) -> None:
+            offload(optimizer, lambda undo: seams.guarded(self.name, undo))
+
+        seams.on_optimizer(change)
 
     def source(self, settings: Settings) -> str:
         return (
@@ -59,10 +64,11 @@ def _why_not(optimizer: "OptimizerFacts") -> str | None:
     return None
 
 
-def offload(optimizer: Any, host: str = "cpu") -> None:
-    """From its next step on, an optimizer of torch's own has its state on the host between steps.
+def offload(optimizer: Any, guarded: Callable[[Callable[[], None]], Callable[..., Any]], host: str = "cpu") -> None:
+    """From its next step on, an optimizer of torch's own has its state on the host between steps, until that fails:
+    host memory may have no room for it. Raises Refused for others.
 
-    Raises Refused for others. host: a device, for tests.
+    guarded: makes of what takes it back what calls under the guard (`Seams.guarded`). host: a device, for tests.
     """
     import torch
 
@@ -74,6 +80,7 @@ def offload(optimizer: Any, host: str = "cpu") -> None:
     if any(group.get("capturable") for group in optimizer.param_groups):
         raise Refused(f"{kind.__name__} is capturable, so its state must stay at its address")
     home: dict[tuple[int, str], Any] = {}
+    reference, failed = weakref.ref(optimizer), False
 
     def bring_back(optimizer: Any, args: Any, kwargs: Any) -> None:
         for parameter, state in optimizer.state.items():
@@ -82,7 +89,18 @@ def offload(optimizer: Any, host: str = "cpu") -> None:
                 if device is not None:
                     state[name] = value.to(device, non_blocking=True)
 
+    def leave() -> None:
+        nonlocal failed
+        failed = True
+        bring_back(reference(), (), {})
+
+    call = guarded(leave)
+
     def take_away(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not failed:
+            call(moved, optimizer)
+
+    def moved(optimizer: Any) -> None:
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
                 # A moment, not a count of steps.
