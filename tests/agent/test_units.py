@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hotlap.agent import device
 from hotlap.agent.device import DeviceMarks, LateLosses
-from hotlap.agent.guard import Guard
+from hotlap.agent.guard import MOST_ALIKE, Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.samples import Phase
@@ -765,6 +765,16 @@ def test_an_error_while_recording_an_error_stays_inside(error: Exception) -> Non
     guard.report = report
     assert guard.call("hook", lambda: 1 / 0) is None
     assert not guard.on
+
+
+def test_a_part_that_fails_again_and_again_fills_no_disk() -> None:
+    """A lever that fails at each epoch's loader wrote 4 KB each time."""
+    guard, said = Guard(), list[str]()
+    guard.report = lambda where, what, trace, lever: said.append(where)
+    for _ in range(1000):
+        guard.spare("lever planted", lambda: None, lambda: 1 / 0, lever="planted")
+    guard.spare("facts", lambda: None, lambda: 1 / 0)
+    assert said == ["lever planted"] * MOST_ALIKE + ["facts"]
 
 
 @pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])

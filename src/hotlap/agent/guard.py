@@ -11,6 +11,8 @@ class Stop(SystemExit):
 
 HOOKS: Final[list[str]] = []
 """Names of all hooks, in the order they were defined; tests inject an error into each."""
+MOST_ALIKE: Final = 16
+"""Problems of one place that are recorded: what fails in each epoch of a run of weeks would fill the disk."""
 OFF: Final = -1
 """No thread's number."""
 
@@ -18,13 +20,15 @@ OFF: Final = -1
 class Guard:
     """Calls hooks; after the first error of hotlap's own no hook runs any more."""
 
-    __slots__ = ("fail_in", "live", "report", "undo")
+    __slots__ = ("fail_in", "live", "report", "told", "undo")
 
     def __init__(self, fail_in: str | None = None) -> None:
         self.live: int | None = None
         """The one thread whose hooks run, by its ident: what every hook asks first. None before one is known."""
         self.fail_in = fail_in
         self.report: Callable[[str, str, str, str | None], None] | None = None
+        self.told: dict[str, int] = {}
+        """How many problems of each place were."""
         self.undo: Callable[[], None] = lambda: None
         """Takes out what must not stay in when no hook runs any more."""
 
@@ -86,8 +90,9 @@ class Guard:
             self.problem(name, error)
 
     def problem(self, name: str, error: Exception, lever: str | None = None) -> None:
-        """Record a problem of hotlap's own, if it can be recorded at all."""
-        if self.report is None:
+        """Record a problem of hotlap's own, if it can be recorded at all; of one place the first MOST_ALIKE."""
+        told = self.told[name] = self.told.get(name, 0) + 1
+        if self.report is None or told > MOST_ALIKE:
             return
         trace = "".join(traceback.format_exception(error))[-4000:]
         try:
