@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from forking import hotlap_forked
 
+from hotlap.records.files import write_record
+from hotlap.records.profile import Samples
 from hotlap.records.run import Phases, Step
 from hotlap.report.page import PLOTLY_FILE
 from made_runs import FACTS, folder_of
@@ -45,6 +48,38 @@ def test_shared_script(folder: Path, tmp_path: Path) -> None:
     found = {path.name: path.stat().st_size for path in (tmp_path / "pages").iterdir()}
     assert set(found) == {"a.html", "b.html", PLOTLY_FILE}
     assert found["a.html"] < 200_000
+
+
+def sampled_at(folder: Path, script: Path, line: int) -> Path:
+    """A run most of whose time was seen at a line of a script."""
+    steps = [Step(step=n, time=float(n), wall_ms=10.0, phases=Phases(other=9.0, forward=1.0)) for n in range(STEPS)]
+    facts = msgspec.structs.replace(FACTS, argv=(str(script),))
+    made = folder_of(folder, (steps, facts), cwd=str(script.parent))
+    rows = (("other", 0, line, "", "", 90.0),)
+    write_record(made / "rank-0" / "samples.json", Samples(steps=10, looks=90, files=(str(script),), lines=rows))
+    return made
+
+
+QUOTED = """
+import torch
+rows_of_another_project = [[1.0]] * 9
+for step in range(9):
+    x = torch.tensor(rows_of_another_project)
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_page_quotes_no_source_outside_of_the_current_folder(
+    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's folder may come from elsewhere, and name any file; the page is made to be handed on."""
+    (tmp_path / "project").mkdir()
+    script = tmp_path / "project" / "train.py"
+    script.write_text(QUOTED)
+    folder = sampled_at(tmp_path / "run", script, 5)
+    monkeypatch.chdir(script.parent if inside else folder)
+    assert hotlap_forked(["report", str(folder)], Path.cwd()).returncode == 0
+    assert ("rows_of_another_project" in (folder / "report.html").read_text("utf-8")) is inside
 
 
 def test_nothing_else_is_written_over(folder: Path) -> None:

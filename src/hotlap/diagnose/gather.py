@@ -24,6 +24,7 @@ from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .advise import panel
 from .series import series, thinned
+from .source import reading_below
 from .verdict import judged
 
 ROWS: Final = 60
@@ -76,7 +77,10 @@ def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
     traces = None
     with contextlib.suppress(RecordError), missing_named():  # of traces that can't be read the verdict says so
         traces = _traces(folder, progress) if any(rank.trace.is_file() for rank in ranks) else None
-    diagnosis, why = judged(folder, traces)
+    with reading_below(Path.cwd()) as reading:  # as in `snippet`: findings quote what they are about
+        diagnosis, why = judged(folder, traces)
+    if reading.refused:
+        diagnosis = run.diagnosis or diagnosis  # as the run told it, which quotes nothing that lies here
     page = _page(
         folder,
         f"run {folder.resolve().name}",

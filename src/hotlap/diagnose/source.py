@@ -1,7 +1,11 @@
 """The user's source, read for the line that a finding is about. What can't be read or parsed says nothing."""
 
 import ast
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -16,9 +20,43 @@ COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorE
 Loop = ast.For | ast.While
 
 
-@lru_cache(maxsize=64)
+@dataclass
+class Reading:
+    """Where source is read. refused: some lay elsewhere."""
+
+    below: Path
+    refused: bool = False
+
+
+_READING: Final[ContextVar[Reading | None]] = ContextVar("reading", default=None)
+
+
+@contextlib.contextmanager
+def reading_below(folder: Path) -> Iterator[Reading]:
+    """In here no source outside of a folder is read: which files are named is up to whoever wrote the record."""
+    reading = Reading(folder)
+    before = _READING.set(reading)
+    try:
+        yield reading
+    finally:
+        _READING.reset(before)
+
+
+def _may_read(file: str) -> bool:
+    reading = _READING.get()
+    if reading is None or Path(os.path.abspath(file)).is_relative_to(reading.below):  # noqa: PTH100 - may have a NUL
+        return True
+    reading.refused = True
+    return False
+
+
 def parsed(file: str) -> ast.Module | None:
     """A file's syntax tree."""
+    return _parsed(file) if _may_read(file) else None
+
+
+@lru_cache(maxsize=64)
+def _parsed(file: str) -> ast.Module | None:
     path = Path(file)
     try:
         if path.suffix != ".py" or path.stat().st_size > MOST_BYTES:
@@ -103,7 +141,7 @@ def function_at(place: Place) -> ast.FunctionDef | None:
 
 def statements_at(place: Place) -> tuple[ast.stmt, ...]:
     """All statements that hold a line, the innermost first."""
-    return _statements(place.file, place.line) if place.line is not None else ()
+    return _statements(place.file, place.line) if place.line is not None and _may_read(place.file) else ()
 
 
 def statement_at(place: Place) -> ast.stmt | None:
