@@ -295,6 +295,7 @@ def memory_window(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(profile_module, "record_memory", lambda **how: asked.append(how["enabled"]))
     monkeypatch.setattr(profile_module, "dump_memory", dump)
+    monkeypatch.setattr(profile_module, "memory_is_recorded", lambda: False)
     agent: Any = SimpleNamespace(folder=lambda: SimpleNamespace(path=str(folder)))
     return Profile(Session(folder=str(folder), package="", profile_steps=2, profile_memory=wanted), agent), asked
 

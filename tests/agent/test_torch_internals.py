@@ -190,7 +190,7 @@ LIKE = {
     "has_storage": ((torch.zeros(1),), True),
     "nccl_number": ((), 0),
     "profiler_enabled": ((), False),
-    "memory_is_recorded": ((), False),
+    "memory_is_recorded": ((), True),
     "mode_stack": ((), [None]),
 }
 """What stands in, what it is called with here, and what it says."""

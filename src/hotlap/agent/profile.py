@@ -370,7 +370,9 @@ class Profile:
         if not (self.session.profile_memory and torch.cuda.is_initialized() and history):
             return
         if memory_is_recorded():
-            self.record["note"] = "no memory snapshot: the script records the allocator's history itself"
+            self.record["note"] = (
+                "no memory snapshot: the script records the allocator's history itself, or this torch does not tell"
+            )
             return
         target = f"{self.agent.folder().path}/{SNAPSHOT}"
         history(enabled="all", context="all", stacks="python", max_entries=MOST_ALLOCATIONS)

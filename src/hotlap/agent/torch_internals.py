@@ -323,8 +323,9 @@ _profiler_type: Final = _get("_C._autograd._profiler_type", None)
 """Whether a profiler is on, and which. Lacking: none is."""
 record_memory: Final = _get("cuda.memory._record_memory_history", None)
 dump_memory: Final = _get("cuda.memory._dump_snapshot")
-memory_is_recorded: Final = _get("_C._cuda_isHistoryEnabled", lambda: False)
-"""The allocator's history: begin or end it, write it, whether it is on. Lacking: no snapshot is taken; it is off."""
+memory_is_recorded: Final = _get("_C._cuda_isHistoryEnabled", lambda: True)
+"""The allocator's history: begin or end it, write it, whether it is on. Lacking: no snapshot is taken, since to end it
+would end the script's own."""
 
 
 def profiler_on() -> bool:
