@@ -89,6 +89,17 @@ def test_no_floor_imports_one_above_it(imports: dict[str, set[str]]) -> None:
     assert not climbs
 
 
+@pytest.mark.parametrize("name", ["Unfit", "plain", "cache_folder", "open_run"])
+def test_one_thing_has_one_definition(name: str) -> None:
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    found = [
+        module
+        for module, tree in modules(SOURCE).items()
+        if any(isinstance(one, kinds) and one.name == name for one in tree.body)
+    ]
+    assert len(set(found) - {"hotlap"}) == 1, found  # which hands `open_run` on, without importing it
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -46,6 +46,10 @@ Places = Literal["batches", "optimizers", "reads", "calls"]
 values of the device; calls of the model."""
 
 
+class Unfit(Exception):
+    """What a lever was given is not what it can take; the message says why."""
+
+
 class Unwritten(NamedTuple):
     """Why no rule writes a lever into source, and the lines to look at to write it by hand."""
 

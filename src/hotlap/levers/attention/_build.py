@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import torch
 
-from ._find import Operand, Site, Step, Unfit, same, shape_of
+from .._base import Unfit
+from ._find import Operand, Site, Step, same, shape_of
 
 SURELY_NEVER: Final = -1e8
 """A fill that absorbs a score it is added to: float32 numbers lie 8 apart there."""

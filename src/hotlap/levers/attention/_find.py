@@ -14,6 +14,8 @@ import torch
 
 from hotlap.agent.torch_internals import REGIONS
 
+from .._base import Unfit
+
 PRODUCTS: Final = {"matmul", "bmm", "einsum", "baddbmm"}
 CASTS: Final = {"to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous", "clone"}
 VIEWS: Final = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze"}
@@ -33,10 +35,6 @@ PURE: Final = {
     "contiguous", "expand", "tril", "triu", "ones", "zeros", "full", "bool", "masked_fill", "matmul", "invert", "neg",
     "logical_not", "arange", "lt", "le", "gt", "ge", "and_", "where",
 }  # fmt: skip
-
-
-class Unfit(Exception):
-    """A softmax that is no attention, or attention that can't be written otherwise; the message says why."""
 
 
 class Step(NamedTuple):

@@ -19,6 +19,7 @@ import torch
 
 from hotlap.agent.torch_internals import unset_fake
 
+from .._base import Unfit
 from ._build import HALF, SURELY_NEVER, Build
 from ._check import ALLOWED, Unchecked, differs
 from ._find import (
@@ -26,7 +27,6 @@ from ._find import (
     Operand,
     Site,
     Step,
-    Unfit,
     argument,
     erase_idle,
     op,

@@ -2,15 +2,12 @@
 
 from typing import Any, Final, NamedTuple
 
+from .._base import Unfit
 from .._internals import internals
 
 Key = tuple[Any, ...]
 ODD: Final = (RuntimeError, TypeError, AttributeError, LookupError, ValueError)
 """What may go wrong where models, arguments and outputs are looked at."""
-
-
-class Unfit(Exception):
-    """This forward, or this call of it, can't be recorded."""
 
 
 class Inputs(NamedTuple):

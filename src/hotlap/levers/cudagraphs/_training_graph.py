@@ -29,9 +29,10 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Final
 
+from .._base import Unfit
 from .._internals import internals
 from .._nested import each_tensor, tensors
-from ._call_inputs import ODD, Inputs, Key, Unfit, read
+from ._call_inputs import ODD, Inputs, Key, read
 from ._compared import difference, tried, without_cached_casts
 from ._device import Device
 from ._effects import PLAIN, Effects, storage, strange, watched
