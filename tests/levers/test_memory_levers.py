@@ -22,7 +22,7 @@ from hotlap.levers import all_levers
 from hotlap.levers._base import Context
 from hotlap.levers.compiler import _compile_cache
 from hotlap.levers.compiler.compile_blocks import Now, compile_blocks
-from hotlap.levers.memory import optimizer_offload
+from hotlap.levers.memory import activation_offload, optimizer_offload
 from hotlap.levers.memory._cycle import Cycle
 from hotlap.levers.memory.activation_offload import offloading
 from hotlap.levers.memory.allocator import ASYNC, EXPANDABLE, ROUNDED, VARIABLES
@@ -215,11 +215,11 @@ def test_offloaded_tensors_come_back_as_they_were() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(4, 8)
     plain = torch.autograd.grad(model(x).sum(), list(model.parameters()))
-    forward = offloading(model, model, 0)
+    forward = offloading(model, model, 0, unguarded)
     offloaded = torch.autograd.grad(forward(x).sum(), list(model.parameters()))
     assert all(map(torch.equal, plain, offloaded))
     y = torch.randn(8, 4, requires_grad=True)
-    gone = offloading(model, lambda z: (z.t() * z.t()).tanh(), 0)(y)
+    gone = offloading(model, lambda z: (z.t() * z.t()).tanh(), 0, unguarded)(y)
     (gradient,) = torch.autograd.grad(gone.sum(), y)
     (expected,) = torch.autograd.grad((y.t() * y.t()).tanh().sum(), y)
     assert torch.equal(gradient, expected), "whatever the order of their dimensions"
@@ -289,6 +289,27 @@ def test_a_host_without_room_for_it_leaves_the_state_where_it_was(monkeypatch: p
 
     assert all(map(torch.equal, train(True), train(False)))
     assert asked == 4 and said == ["OutOfMemoryError: no pinned memory"]
+
+
+def test_a_host_without_room_for_activations_leaves_them_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, said, asked = Guard(), list[str](), 0
+    guard.report = lambda where, what, trace, lever: said.append(what)
+
+    def on_host(value: Any, host: str) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise torch.OutOfMemoryError("no pinned memory")
+        return value.clone()
+
+    monkeypatch.setattr(activation_offload, "on_host", on_host)
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1), nn.Tanh()), torch.ones(2, 4)
+    guarded = lambda undo: functools.partial(guard.spare, "lever", undo)  # noqa: E731
+    forward = activation_offload.offloading(model, model, 0, guarded)
+    gradients = [torch.autograd.grad(run(x).sum(), [*model.parameters()]) for run in (forward, forward, model)]
+    assert all(map(torch.equal, gradients[0], gradients[2])) and all(map(torch.equal, gradients[1], gradients[2]))
+    assert asked == 2 and said == ["OutOfMemoryError: no pinned memory"]
 
 
 def test_an_optimizer_that_is_not_torchs_is_left_alone() -> None:

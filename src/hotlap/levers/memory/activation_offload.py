@@ -1,5 +1,6 @@
 """Activations wait for the backward in host memory: what autograd saves in the outermost forward is copied out."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Around, Context, Lever, Settings, integer
@@ -39,20 +40,37 @@ class ActivationOffload(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         least = settings["least_mib"] << 20
-        seams.wrap_forward(lambda module, forward: offloading(module, forward, least), Around.OFFLOADED)
+
+        def wrap(module: Any, forward: "Forward") -> "Forward":
+            return offloading(module, forward, least, lambda undo: seams.guarded(self.name, undo))
+
+        seams.wrap_forward(wrap, Around.OFFLOADED)
 
     def source(self, settings: Settings) -> str:
         return "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n    output = model(inputs)"
 
 
-def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
-    """A forward whose saved tensors of so many bytes and more wait on the host; never the parameters themselves."""
+def offloading(
+    module: Any, forward: "Forward", least_bytes: int, guarded: Callable[[Callable[[], None]], Callable[..., Any]]
+) -> "Forward":
+    """A forward whose saved tensors of so many bytes and more wait on the host; never the parameters themselves. Where
+    host memory has no room for one, all stay on the device from there on. guarded: as in `optimizer_offload`."""
     import torch
 
+    failed = False
+
+    def leave() -> None:
+        nonlocal failed
+        failed = True
+
+    call = guarded(leave)
+
     def pack(tensor: Any) -> Any:
-        if tensor.numel() * tensor.element_size() < least_bytes or not _is_dense(tensor) or storage(tensor) in own:
+        small = failed or tensor.numel() * tensor.element_size() < least_bytes
+        if small or not _is_dense(tensor) or storage(tensor) in own:
             return tensor
-        return tensor.device, on_host(tensor, "cpu")  # in stream order: whatever overwrites the tensor comes later
+        kept = call(on_host, tensor, "cpu")  # in stream order: whatever overwrites the tensor comes later
+        return tensor if kept is None else (tensor.device, kept)
 
     def unpack(packed: Any) -> Any:
         if not isinstance(packed, tuple):
