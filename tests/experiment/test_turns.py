@@ -187,6 +187,8 @@ def test_settling_waits_for_a_pace(clock: list[Bench]) -> None:
     slow_at_first = Bench(lambda side, levers, count: max(10.0, 5000.0 / 4**count))
     assert switching(slow_at_first, clock).settle((BF16.name,), 60.0) == 10.0
     assert len(slow_at_first.order) == 6
-    falling = Bench(lambda side, levers, count: 1e9 / 2**count, turn_s=3.0)
-    assert switching(falling, clock).settle((BF16.name,), 10.0) == pytest.approx(1e9 / 2**4) and falling.now == 12.0
+    falling = Bench(lambda side, levers, count: 1000.0 / 2**count, turn_s=3.0)
+    assert switching(falling, clock).settle((BF16.name,), 10.0) == pytest.approx(1000.0 / 2**4) and falling.now == 12.0
+    slow = Bench(lambda side, levers, count: 2000.0 / 2**count, turn_s=10.0)
+    assert switching(slow, clock).settle((BF16.name,), 12.0) == pytest.approx(1000.0) and slow.now == 10.0, "too little"
     assert switching(Bench(lambda *_: None), clock).settle((), 2.0) is None

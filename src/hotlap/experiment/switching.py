@@ -47,11 +47,11 @@ class Switching:
     def settle(self, variant: Variant, seconds: float) -> float | None:
         """Have these levers in until steps are at their pace: the first calls compile, search and allocate. Returns ms
         a step. Raises SideLost where the process ends, or takes longer than so many seconds, or than MOST_BLOCKS
-        blocks of the steps before where these are long."""
+        blocks of the steps before where these are long. A block that the time left is too short for is not begun."""
         begun = time.monotonic()
         seconds = max(seconds, MOST_BLOCKS * (SETTLING + 1) * self.side.step_ms / 1000)
         before: float | None = None
-        while (left := seconds - (time.monotonic() - begun)) > 0:
+        while (left := seconds - (time.monotonic() - begun)) > (SETTLING + 1) * (before or 0.0) / 1000:
             now = self._block(variant, SETTLING, left)
             if now is not None and before is not None and abs(math.log(now / before)) < math.log(1.25):
                 return min(now, before)
