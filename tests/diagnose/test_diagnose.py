@@ -38,6 +38,7 @@ from hotlap.records.run import (
     RootFacts,
     Step,
 )
+from hotlap.records.session import Session
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from made_runs import RUN, folder_of, write_lines
 
@@ -183,6 +184,15 @@ def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, 
     found = verdict(run)
     assert ("no profile was taken: the run ended before it" in found.unknown) == said
     assert ["--profile" in one.why for one in (before[0], found.findings[0])] == [True, False]
+
+
+def test_a_profile_that_a_killed_process_never_took_says_so(tmp_path: Path) -> None:
+    """Seven steps of 24 s, ended by SIGTERM: "run with --profile" was the advice to a run with --profile."""
+    run = folder_of(tmp_path, (steps(), FACTS))
+    Session(folder=str(run), package="", profile_steps=3).write(run / "session.json")
+    found = verdict(run)
+    assert any(one.startswith("no profile was taken: the process was ended") for one in found.unknown)
+    assert "--profile" not in found.findings[0].why
 
 
 def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:

@@ -236,6 +236,9 @@ def test_waits_are_those_of_all_steady_steps_where_the_machine_counted_them() ->
     timed = msgspec.structs.replace(host(waited_ms=25.3, threads_waited_ms=25.3, took_ms=34.6))
     said = found("cpu_crowded", None, timed)
     assert said is not None and "over 50 steps of 34.6 ms" in said.evidence, "of which steps it is"
+    killed = found("cpu_crowded", use, msgspec.structs.replace(FACTS, device="cpu", threads=1))
+    assert killed is not None and killed.share == pytest.approx(0.59), "before the process's own counters were read"
+    assert "by the machine's counters: 59.0 ms a step" in killed.evidence
     few = msgspec.structs.replace(host(waited_ms=0.4, threads_waited_ms=0.4, took_ms=0.24), threads=1)
     assert found("cpu_crowded", None, few) is None, "one wait in 12 ms was told as 100% of the time"
     early = msgspec.structs.replace(host(waited_ms=15.0, threads_waited_ms=15.0), threads=1)

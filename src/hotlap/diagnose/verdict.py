@@ -76,9 +76,11 @@ def judged(folder: Path, traces: TraceReport | None = None) -> tuple[Diagnosis |
         return None, str(error)
 
 
-def _not_taken(rank: RankFolder) -> str | None:
+def _not_taken(run: RunFolder, rank: RankFolder) -> str | None:
     """What a profile that was asked for does not show, and why; None where all is there, or none was asked for."""
     profile = rank.document(Profile)
+    if profile is None and run.profiled and not (run.traces or rank.profiled):
+        return "no profile was taken: the process was ended before its steps were profiled"
     if profile is None or (profile.file is not None and not profile.note):
         return None
     said = "no profile was taken" if profile.file is None else "the profile is not whole"
@@ -95,7 +97,7 @@ def without_untold(finding: Finding) -> Finding:
 
 def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
     found, rank = diagnose(run.path), run.rank(0)
-    if (why := _not_taken(rank)) is not None:
+    if (why := _not_taken(run, rank)) is not None:
         found = msgspec.structs.replace(found, unknown=(*found.unknown, why))
     if run.profiled:
         found = msgspec.structs.replace(found, findings=tuple(map(without_untold, found.findings)))
