@@ -131,6 +131,34 @@ def test_each_kept_lever_has_its_worth_beside_all_others(tune: Tune) -> None:
         assert one.worth.interval.low > 1 and {*one.worth.beside} == each.keys() - {one.lever}
 
 
+BESIDE_A_GRAPH = [FakeLever("a", 0.6), FakeLever("b", 0.5), FakeLever("vain", 0.5)]
+"""Tried in one start, since beside a graph nothing can be switched."""
+
+
+def test_what_needs_starts_of_its_own_for_a_figure_makes_them_at_once(tune: Tune) -> None:
+    found, machine = tune([GRAPHS, *BESIDE_A_GRAPH], factors(graphs=0.5, a=0.7, b=0.8), launch=0.5)
+    first = [what for what, _ in machine.log].index("without a")
+    assert [what for what, _ in machine.log[first : first + 3]] == ["without a", "without b", "without vain"]
+    assert worths(found) == pytest.approx({"graphs": 2.0, "a": 1 / 0.7, "b": 1 / 0.8})
+    assert all({*one.worth.beside} == {*kept(found)} - {one.lever} for one in found.state.kept())
+
+
+@pytest.mark.parametrize("room", [3, 4, 5, 6])
+def test_figures_of_which_memory_holds_some_come_one_after_another(tune: Tune, room: int) -> None:
+    found, _ = tune([GRAPHS, *BESIDE_A_GRAPH], factors(graphs=0.5, a=0.7, b=0.8), launch=0.5, room=room)
+    if not found.state.sequential:
+        assert worths(found) == pytest.approx({"graphs": 2.0, "a": 1 / 0.7, "b": 1 / 0.8})
+
+
+def test_of_two_that_are_worth_the_same_one_goes_out_of_the_set(tune: Tune) -> None:
+    """Both have a figure that reaches 1 beside the other, in starts that were made at once."""
+    levers = [GRAPHS, FakeLever("a", 0.6), FakeLever("b", 0.5), FakeLever("c", 0.5)]
+    step = lambda uses: factors(graphs=0.5, c=0.8)(uses) * (0.7 if uses.keys() & {"a", "b"} else 1.0)  # noqa: E731
+    found, _ = tune(levers, step, launch=0.5)
+    assert sorted(kept(found)) in (["a", "c", "graphs"], ["b", "c", "graphs"])
+    assert found.proved.ratio == pytest.approx(1 / (0.5 * 0.8 * 0.7))
+
+
 def test_one_that_is_put_in_place_of_another_is_worth_what_a_step_takes_without_it(tune: Tune) -> None:
     """Not what it is worth over the one whose place it took."""
     tf32, bf16 = FakeLever("tf32", 0.6), FakeLever("bf16", 0.5, excludes=("tf32",))

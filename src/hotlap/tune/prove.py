@@ -43,6 +43,8 @@ def prove(state: State) -> None:
 
 
 def _no_time(state: State) -> None:
+    for use in state.proved:  # nothing is proved without it: it is no more out
+        state.found.dropped.pop(use.name, None)
     note, budget = f"no time was left to prove {names(state.best.levers)}", state.budget
     if not any(one.startswith(note) for one in state.found.not_done):
         needs = f"that takes {budget.least_proof_s:.0f} s, and {max(0.0, budget.left):.0f} s are left"
