@@ -87,6 +87,54 @@ def test_of_several_in_one_start_that_fail_the_first_is_tried_alone(outcome: str
         assert not machine.starts("try a", "try b")
 
 
+def signed(name: str, claimed: float, *signs: str, **more: Any) -> FakeLever:
+    return FakeLever(name, claimed, signs=signs, **more)
+
+
+@pytest.mark.parametrize("bad", list("abc"))
+def test_of_several_in_one_start_that_fail_the_one_that_the_error_names_goes(bad: str, tune: Tune) -> None:
+    """Eleven levers went in at once on a public script, and a loader worker aborted: all were lost."""
+    why = f"exit code 1: RuntimeError: Kernel {bad.upper()} is killed by signal: Aborted. "
+    fails = lambda uses: ("crashed", why) if bad in uses else ("measured", "")  # noqa: E731
+    levers = [signed(name, 0.5, f"Kernel {name.upper()}") for name in "abc"]
+    found, machine = tune([GRAPHS, *levers], factors(graphs=0.5, a=0.7, b=0.8, c=0.9), launch=0.5, outcome=fails)
+    assert sorted(kept(found)) == sorted({*"abc", "graphs"} - {bad}) and found.dropped[bad].why == f"crashed: {why}"
+    assert found.dropped[bad].trial is not None
+    tries = [names for what, names in machine.log if what.startswith("try") and bad in names]
+    assert len(tries) == 1, "it cost one trial"
+
+
+@pytest.mark.parametrize("bad", list("abc"))
+def test_one_that_the_error_names_in_a_fresh_start_costs_one_run(bad: str, tune: Tune) -> None:
+    fails = lambda uses: ("crashed", f"exit code 1: {bad}Error: no") if bad in uses else ("measured", "")  # noqa: E731
+    levers = [signed(name, 0.5, f"{name}Error") for name in "abc"]
+    found, machine = tune(levers, factors(a=0.8, b=0.8, c=0.8), outcome=fails)
+    assert sorted(kept(found)) == sorted({*"abc"} - {bad}) and f"{bad}Error" in found.dropped[bad].why
+    before = [what for what, _ in machine.log if what in {"prove", *(f"without {one}" for one in "abc")}]
+    assert [what for what in before[: before.index(f"without {bad}")] if what != "prove"] == []
+
+
+def test_where_the_error_names_two_the_one_that_is_cheap_to_do_without_goes(tune: Tune) -> None:
+    """As channels-last beside a compiler: `CompiledFunctionBackward returned an invalid gradient`."""
+    why = "exit code 1: RuntimeError: Function CompiledX returned an invalid gradient at index 16"
+    fails = lambda uses: ("crashed", why) if {"layout", "compile"} <= uses.keys() else ("measured", "")  # noqa: E731
+    levers = [signed("layout", 0.3, "invalid gradient"), compiler(signs=("CompiledX",))]
+    found, _ = tune(levers, factors(layout=0.95, compile=0.5), outcome=fails)
+    assert kept(found) == ["compile"] and "invalid gradient" in found.dropped["layout"].why
+
+
+def test_one_that_the_error_names_does_not_split_the_others(tune: Tune) -> None:
+    """In a live process, in a turn of several."""
+    levers = [signed(name, 0.5, f"{name}Error") for name in "abcd"]
+    found, machine = tune(
+        levers, factors(a=0.8, b=0.8, c=0.8, d=0.8),
+        dies=lambda uses, turns: "exit code 1: bError" if "b" in uses and turns.get("b", 0) >= 5 else "",
+    )  # fmt: skip
+    assert sorted(kept(found)) == ["a", "c", "d"] and found.dropped["b"].why == "exit code 1: bError"
+    assert len(machine.starts("incumbent")) == 1, "one that goes on without it"
+    assert not machine.told("drop  d"), "which went in last"
+
+
 def test_one_that_is_left_out_of_a_start_of_several_is_said_and_the_others_stay(tune: Tune) -> None:
     idle = lambda uses: {"b": "nothing to do"} if "b" in uses else {}  # noqa: E731
     found, _ = tune(
