@@ -10,11 +10,10 @@ from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.tune import Worth
 
-from .screening import switchable
+from .screening import SETTLE_S, switchable
 from .state import State, worth_text
 
 MEASURE_S: Final = 12.0
-SETTLE_S: Final = 20.0
 COMPILE_SETTLE_SHARE: Final = 0.12
 """Of the budget: without another lever, what is compiled is compiled anew."""
 
