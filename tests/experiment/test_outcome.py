@@ -190,6 +190,8 @@ TRACED_AT_ONCE = "a.b.Traced: failed to run FX node: call_method view(*(FakeTens
         ([*FRAMES, *TRACED], "a.b.Traced: ValueError('Cannot view (1, 2) as (2, 3)')"),
         ([*FRAMES, TRACED_AT_ONCE], "a.b.Traced: ValueError('no')"),
         ([*FRAMES, "ValueError: no"], "ValueError: no"),
+        ([*FRAMES, "KeyError: Caught KeyError in DataLoader worker process 3.", "Original " + FRAMES[0], *FRAMES[1:],
+          "KeyError: 'x'", ""], "KeyError: 'x' (in DataLoader worker process 3)"),
         ([*FRAMES, "KeyboardInterrupt", ""], "KeyboardInterrupt"),
         ([*FRAMES, "a.b.Failed: a raised:", "TypeError: x", "", HINT, ""], "a.b.Failed: a raised: TypeError: x"),
         ([*FRAMES, "KeyError: 1", "", "During handling:", "", *FRAMES, "ValueError: 2", HINT], "ValueError: 2"),

@@ -51,10 +51,10 @@ SURE = 0.004
 OF_GAIN = 0.05
 """Standard error of what a process's turns say of it, as a logarithm; or of the gain's own, where that is more."""
 UNSURE = "not sure enough: a proof asks for 99%"
+"""The levels of all looks together (`statistics.LOOKS`); the interval that is shown is of 95%."""
+NOISE = "starts differ too much to tell it from no gain"
 PACES = 1.25
 """What a comparison tells at least over what turns before it do, from which the machine's pace changed in it."""
-NOISE = "starts differ too much to tell it from no gain"
-"""The levels of all looks together (`statistics.LOOKS`); the interval that is shown is of 95%."""
 
 
 class Comparison:

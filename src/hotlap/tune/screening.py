@@ -15,7 +15,7 @@ from hotlap.experiment.watch import Spare, left_out
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.run import REFUSED
-from hotlap.records.tune import Open, Worth
+from hotlap.records.tune import Open, Trial, Worth
 from hotlap.runs.folder import RunFolder
 
 from .budget import COMPILE_SHARE, BudgetSpent
@@ -85,9 +85,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         if len(group) == 1:
             state.refuse(group[0].use, lost.ended, trial=lost)
             return False
-        state.say(f"lost  {names([one.use for one in group])}: {lost.ended[:160]}; now in two halves")
-        middle = len(group) // 2
-        return bool(screen(state, group[:middle], at_once) | screen(state, group[middle:], at_once))
+        return _without_culprit(state, group, lost, at_once)
     uses = [*state.best.levers, *(switching.known[name] for name in full if name not in base)]
     state.keep(uses, ratio=whole.ratio)
     state.found.worth |= worth
@@ -96,6 +94,17 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
     state.leave_open(Open(levers=tuple(uses), over=base, ratio=whole.ratio, interval=whole.interval))
     state.say(f"measured  {names(uses)}  {worth_text(whole)}in one process; not proved yet")
     return True
+
+
+def _without_culprit(state: State, group: Sequence[Candidate], lost: Trial, at_once: bool) -> bool:
+    """Screen the others where the error says which lever ended the process, else each half by itself."""
+    uses = [one.use for one in group]
+    if blamed := state.blamed(lost.ended, uses):
+        state.refuse(blamed, lost.ended, trial=lost)
+        return screen(state, [one for one in group if one.lever.name != blamed.name], at_once)
+    state.say(f"lost  {names(uses)}: {lost.ended[:160]}; now in two halves")
+    middle = len(group) // 2
+    return bool(screen(state, group[:middle], at_once) | screen(state, group[middle:], at_once))
 
 
 def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str]) -> bool:
@@ -170,10 +179,12 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
     try:
         now = _settle(state, switching, (*full, *added), COMPILE_SHARE * state.budget.seconds if compiles else SETTLE_S)
     except SideLost as end:
-        if end.by_itself:
+        trial = switching.side.measured
+        best = {use.name for use in state.best.levers}
+        before = [switching.known[name] for name in full if name not in best]
+        if end.by_itself or state.blamed(trial.ended, [*uses, *before]) in before:  # it went in before these
             raise
         state.side = None
-        trial = switching.side.measured
         for use in uses:
             state.refuse(use, trial.ended if len(uses) == 1 else f"{trial.ended}; with {names(uses)}", trial=trial)
         return False

@@ -115,6 +115,7 @@ class Search:
         else what was to be done next."""
         state = self.state
         prove(state)
+        self._tell_unsure()
         with suppress(BudgetSpent):
             while each_for_itself(state):
                 prove(state)
@@ -405,7 +406,7 @@ class Search:
 
     def _tell_unsure(self) -> None:
         """Where nothing else is kept, what promised a gain and could not be told from noise is told by a proof, which
-        has more starts and turns."""
+        has more starts and turns; without time for that it is told as measured, and a next session begins with it."""
         state, unsure = self.state, self.state.unsure
         if unsure is not None and same_levers(state.best.levers, state.given):
             state.keep(unsure.levers, ratio=unsure.ratio)

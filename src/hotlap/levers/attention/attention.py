@@ -41,6 +41,7 @@ class Attention(_same_random.DrawsOtherwise):
     costs_s = 5.0
     switchable = True
     memory_order = 10
+    signs = ("scaled_dot_product", "attn_mask", "attn_bias")
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots

@@ -29,6 +29,7 @@ class GraphOptimizer(Lever):
     excludes = ("optimizer-offload",)
     stage = "graphs"
     costs_s = 5.0
+    signs = ("CUDA graph", "CUDAGraph", "captur", "cudaErrorStreamCapture")
     unwritten = Unwritten(
         "a CUDA graph needs gradients that stay at their addresses, a learning rate on the device and steps before it "
         "is captured: no small diff, and every way of clearing gradients or changing the rate has to be looked at",

@@ -50,6 +50,7 @@ class GraphTraining(Lever):
     excludes = ("activation-offload", "checkpoint-blocks")
     stage = "graphs"
     costs_s = 5.0
+    signs = ("CUDA graph", "CUDAGraph", "captur", "cudaErrorStreamCapture")
     unwritten = Unwritten(
         "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
         "backward, and one backward for each forward, which the lever looks at in each call",

@@ -59,6 +59,7 @@ class LoaderWorkers(Lever):
         "inference": MARK,
     }  # fmt: skip
     redraws = True
+    signs = ("DataLoader worker", "ConnectionResetError", "BrokenPipeError", "Too many open files", "shared memory")
 
     def applies(self, context: Context) -> Applies:
         loader = context.facts.feeding

@@ -24,6 +24,7 @@ class ChannelsLast(_same_random.DrawsOtherwise):
     risk = "numeric"
     tolerance = 0.005
     switchable = True
+    signs = ("invalid gradient", "channels_last", "memory format", "stride", "view size is not compatible")
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
