@@ -50,7 +50,7 @@ def test_shared_script(folder: Path, tmp_path: Path) -> None:
 def test_nothing_else_is_written_over(folder: Path) -> None:
     (folder / "report.html").write_text("<!doctype html>\nmine")
     done = report(folder)
-    assert done.returncode == 125 and "no page of hotlap's" in done.stderr
+    assert done.returncode == 125 and "not a page of hotlap's" in done.stderr
     assert (folder / "report.html").read_text() == "<!doctype html>\nmine"
 
 
