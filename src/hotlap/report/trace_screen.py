@@ -160,7 +160,7 @@ def _trust(rank: RankTrace, report: TraceReport) -> Iterator[tuple[str, Renderab
         yield "trust", plain(said, "yellow")
     replay = report.replay or rank.replay
     if replay is not None and replay.measured_ms:
-        off = f"{replay.replayed_ms / replay.measured_ms - 1:+.1%} of the measured one"
+        off = f"{replay.replayed_ms / replay.measured_ms - 1:+.1%} from the measured step"
         yield "what if", plain(f"the unchanged step replays in {ms(replay.replayed_ms)}, {off}")
 
 
@@ -191,7 +191,11 @@ def _collectives(rows: Sequence[Collective]) -> Table:
 
 def _findings(report: TraceReport, rows: int) -> list[RenderableType]:
     if not report.findings:
-        return [plain("no finding: nothing that hotlap knows of takes a notable share", "dim")]
+        if not any(rank.breakdown for rank in report.ranks):
+            return [
+                plain("no finding: the trace has no device work. On a CPU, hotlap run --profile names causes", "dim")
+            ]
+        return [plain("no finding: no cause that hotlap knows takes a notable share", "dim")]
     shown = beside((_cost(one), Group(*finding_lines(one, str(Path.cwd())))) for one in report.findings[:rows])
     more = len(report.findings) - rows
     return [shown, *([plain(f"and {more} more; --top shows them", "dim")] if more > 0 else []), Text()]
