@@ -88,7 +88,7 @@ def test_the_bare_command_that_does_not_run_beside_itself(tune: Tune) -> None:
 
     found, machine = tune([FakeLever("a")], factors(a=0.5), outcome=outcome)
     assert kept(found) == ["a"] and found.proved.how == "one after another"
-    assert "two at once do not run: crashed: address in use" in machine.told("one after another")[0]
+    assert "two runs at the same time failed: crashed: address in use" in machine.told("one after another")[0]
 
 
 @pytest.mark.parametrize("crashes", range(1, 8))
