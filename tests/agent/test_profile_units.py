@@ -216,7 +216,7 @@ def test_without_a_trace_no_step_is_followed_any_more(monkeypatch: pytest.Monkey
     monkeypatch.setattr(profile, "_sample_window", lambda: iter(()))
     followed = [profile.seen is not None for _ in profile._windows()]
     assert followed == [True] and profile.seen is None
-    assert profile.record["note"] == "the script runs a profiler of its own"
+    assert profile.record["note"] == "the script runs its own profiler"
 
 
 # labels
