@@ -153,7 +153,7 @@ def test_usage(here: Path) -> None:
             ["taken exists and was not overwritten", "another folder"],
         ),
         "out is a file": (["run", "--out", "plain.py", "true"], 125, ["plain.py exists and was not overwritten"]),
-        "out under a file": (["run", "--out", "plain.py/x", "true"], 125, ["plain.py/x: plain.py is no folder"]),
+        "out under a file": (["run", "--out", "plain.py/x", "true"], 125, ["plain.py/x: plain.py is not a folder"]),
         "out not writable": (["run", "--out", "/proc/x", "true"], 125, ["cannot make /proc/x: No such file"]),
     }
     check_all(cases, here)
@@ -236,7 +236,7 @@ def test_tune_options(here: Path) -> None:
         "resume in another folder": (
             ["tune", "--resume", "asked", "python", "train.py"],
             125,
-            ["asked holds this command, to run in /: python train.py", "not confirmed: go to /, or give --yes"],
+            ["asked holds this command, to run in /: python train.py", "not confirmed; go to /, or give --yes"],
         ),
         "resume nothing": (["tune", "--resume", "none"], 125, ["none holds no request.json", "folder of a tune"]),
         "resume what is no tune": (["tune", "--resume", "taken"], 125, ["taken holds no request.json"]),
@@ -246,7 +246,7 @@ def test_tune_options(here: Path) -> None:
 
 
 def test_a_command_that_tune_could_not_keep_as_text(here: Path) -> None:
-    check(hotlap("tune", "--out", "t", "true", b"\xff", cwd=here), 125, "bytes that are no UTF-8")
+    check(hotlap("tune", "--out", "t", "true", b"\xff", cwd=here), 125, "is not valid UTF-8")
     assert not (here / "t").exists()
 
 

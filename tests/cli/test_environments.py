@@ -174,7 +174,7 @@ def test_what_can_not_be_pinned_is_said(tmp_path: Path, hotlap: Any) -> None:
     for said in (
         "Python 3.14.0rc1: no release", "torch 2.14.0a0+gitabc: not a release", "own 1.0+local", "bad name 1",
         "LD_PRELOAD=/usr/lib/x.so: a path on that machine", "TORCH_LOGS: the record has only its beginning",
-        "of no git commit",
+        "not in a git commit",
     ):  # fmt: skip
         assert said in comments
 

@@ -186,7 +186,7 @@ def test_unknown_is_said_and_not_zero() -> None:
     shown = parsed(Page(title="t", folder="f", made="m", hotlap="h", run=RUN_PAGE.run, diagnosis=bare))
     assert "bound unknown" in shown.texts["verdict"]
     assert "breakdown" not in shown.texts
-    assert "nothing that hotlap knows of" in shown.texts["findings"]
+    assert "no cause that hotlap knows" in shown.texts["findings"]
 
 
 @each_page

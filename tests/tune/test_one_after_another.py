@@ -47,7 +47,7 @@ def test_what_could_not_be_switched_in_time_is_tried_before_what_compiles(length
 def test_where_memory_holds_two(tune: Tune) -> None:
     found, machine = tune(LEVERS, STEP, room=2)
     assert sorted(kept(found)) == ["a", "compile", "s"] and found.proved.ratio == pytest.approx(1 / 0.336)
-    assert found.proved.how == "one after another" and "memory does not hold several" in machine.told("one after")[0]
+    assert found.proved.how == "one after another" and "several do not fit in memory" in machine.told("one after")[0]
 
 
 def test_where_memory_holds_four(tune: Tune) -> None:

@@ -166,7 +166,9 @@ def test_runs_with_the_levers_that_crash_say_nothing_of_exact_ones(fit: Fit) -> 
     assert found.no_reference == "with 1/2 of the batch a run failed (crashed: exit code 1: no)"
     found, _ = fit([BF16, CHECKPOINT], smaller={"bf16-autocast": crash})
     assert fitted(found) == ["checkpoint-blocks"] and found.reference is not None
-    assert found.dropped["bf16-autocast"].why.startswith("its parity can't be proved: with 1/2 of the batch a run came")
+    assert found.dropped["bf16-autocast"].why.startswith(
+        "its parity can't be proved: with 1/2 of the batch a run failed"
+    )
 
 
 def test_levers_that_resize_the_step_are_not_compared(fit: Fit) -> None:

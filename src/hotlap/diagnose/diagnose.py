@@ -443,7 +443,7 @@ def _hung(facts: Facts | None) -> str:
     at = f" at {hung.file}:{hung.line}" if hung.file else ""
     whose = "" if hung.worker is None else f" of worker {hung.worker} (process {hung.worker_pid}, "
     whose += "" if hung.worker is None else "alive)" if hung.alive else "dead)"
-    said = f"when the run ended, the loop had waited {hung.waited_s:.0f} s for a batch{whose}{at}"
+    said = f"the loop had waited {hung.waited_s:.0f} s for a batch{whose}{at} when it ended"
     forked = "; a forked worker inherits locks but not the threads that hold them: OMP_NUM_THREADS=1, "
     return said + (f'{forked}or multiprocessing_context="forkserver"' if hung.alive else "")
 
@@ -462,7 +462,7 @@ def _too_few(rank: Rank) -> str:
         return said
     times = ((name, getattr(longest.phases, name)) for name in PHASES)
     told = ", ".join(f"{name} {ms(took)}" for name, took in times if took)
-    return f"{said}. {'It' if one else 'The longest'} took {ms(longest.wall_ms)}, warm-up in it: {told}"
+    return f"{said}. {'It' if one else 'The longest'} took {ms(longest.wall_ms)}, warm-up included: {told}"
 
 
 def _switched_off(folder: RunFolder) -> Iterator[str]:

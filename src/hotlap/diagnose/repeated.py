@@ -1,5 +1,5 @@
 """What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap,
-denormal numbers, products in the dear order."""
+denormal numbers, products in the expensive order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
