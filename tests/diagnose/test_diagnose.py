@@ -953,7 +953,7 @@ def test_an_evaluation_in_each_step_is_told_with_what_computes(tmp_path: Path) -
 @pytest.mark.parametrize("count", [1, 2])
 def test_too_few_steps_are_refused(tmp_path: Path, count: int) -> None:
     seen, longest = ("1 step was", "It") if count == 1 else ("2 steps were", "The longest")
-    told = rf"\. {longest} took 10\.0 ms, warm-up in it: forward 4\.00 ms, backward 6\.00 ms$"
+    told = rf"\. {longest} took 10\.0 ms, warm-up included: forward 4\.00 ms, backward 6\.00 ms$"
     with pytest.raises(NothingMeasured, match=rf"only {seen} seen .* at least 3 are needed, .*{told}"):
         diagnose(folder_of(tmp_path, (steps(count), FACTS)))
 

@@ -336,7 +336,9 @@ def test_workers_that_wait() -> None:
 
 def test_page_faults() -> None:
     one = beneath(found("page_faults", None, host(faults=9000.0, system_ms=8.0)))
-    assert one.cost_ms is None and "8.00 ms a step of all threads" in one.evidence, "no bound: caches lose by them too"
+    assert one.cost_ms is None and "8.00 ms a step over all threads" in one.evidence, (
+        "no bound: caches lose by them too"
+    )
     assert one.levers == ("host-allocator",) and "disk" not in one.evidence
     assert (
         "3 of them read from a disk"

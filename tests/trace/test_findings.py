@@ -866,7 +866,7 @@ def test_ops_that_contradict_the_phases_are_not_told(traced: int, told: bool) ->
 def test_lower_precision_is_no_advice_where_small_operations_take_more_than_arithmetic(calls: int, bound: str) -> None:
     """deepfm: arithmetic took 2% of the operations' time, and autocast stood first."""
     levers = ("bf16-autocast", "compile", "channels-last")
-    lower = "lower precision if this CPU multiplies in it, compiled kernels"
+    lower = "lower precision if this CPU supports it, compiled kernels"
     run = diagnosis(
         Finding(id="compute", bound="compute", share=0.9, title="computing Net", instead=lower, levers=levers)
     )

@@ -193,7 +193,11 @@ def _findings(report: TraceReport, rows: int) -> list[RenderableType]:
     if not report.findings:
         if not any(rank.breakdown for rank in report.ranks):
             return [
-                plain("no finding: the trace has no device work. On a CPU, hotlap run --profile names causes", "dim")
+                plain(
+                    "no finding: the trace has no device work. On a CPU, hotlap show names the causes of a profiled "
+                    "run",
+                    "dim",
+                )
             ]
         return [plain("no finding: no cause that hotlap knows takes a notable share", "dim")]
     shown = beside((_cost(one), Group(*finding_lines(one, str(Path.cwd())))) for one in report.findings[:rows])

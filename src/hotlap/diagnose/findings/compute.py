@@ -140,7 +140,7 @@ def _lower(measured: Measured, on_device: bool) -> str:
         return ""
     if facts is not None and facts.capability is not None and FP16 <= facts.capability < BF16:
         return SCALED
-    return f"lower precision {'on the tensor cores' if on_device else 'if this CPU multiplies in it'}, "
+    return f"lower precision {'on the tensor cores' if on_device else 'if this CPU supports it'}, "
 
 
 def _autotuned(measured: Measured) -> str:

@@ -24,7 +24,7 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=took,
         title="the model is evaluated in each step",
         where=call_of(facts, ("eval",)) or call_of(facts, WITHOUT_GRADIENTS),
-        evidence="most steps contain forwards in eval mode; all code outside of data, model and optimizer, with these, "
+        evidence="most steps contain forwards in eval mode; with these, code outside of data, model and optimizer "
         f"takes {ms(took)} of a step",
         why="the model is not trained meanwhile",
         instead="evaluate every n steps or once an epoch, under torch.inference_mode() and in larger batches",

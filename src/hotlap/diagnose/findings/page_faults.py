@@ -31,8 +31,8 @@ def find(measured: Measured) -> Finding | None:
     if host.faults < LEAST_FAULTS or system_ms < LEAST * measured.step_ms:
         return None
     disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
-    evidence = f"{host.faults:,.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
-    evidence += f"{ms(system_ms)} a step of all threads"
+    evidence = f"{host.faults:,.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; Linux takes "
+    evidence += f"{ms(system_ms)} a step over all threads"
     taken_ms = measured.of_counted * _taken_ms(host)
     ran_ms = measured.step_ms - measured.of_counted * (host.waited_ms or 0.0)
     known = not measured.cuda and taken_ms >= LEAST_NAMED * ran_ms > 0
@@ -45,8 +45,8 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=min(measured.step_ms, taken_ms) if known else None,
         title="Linux page faults: memory is given back and taken again each step",
         evidence=evidence,
-        why="the kernel clears each 4 KiB page when it is next touched, which also evicts data from the caches",
-        instead="keep the memory: reuse buffers, or use an allocator that gives nothing back",
+        why="Linux clears each 4 KiB page when it is next touched, which also evicts data from the caches",
+        instead="reuse buffers, or use an allocator that gives nothing back to Linux",
         levers=answering("page-faults"),
         beneath=not known,
         named=known and taken_ms >= MUCH * ran_ms,

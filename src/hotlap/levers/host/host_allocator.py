@@ -47,9 +47,9 @@ class HostAllocator(Lever):
             return Applies(False, f"only {host.faults:.0f} page faults a step")
         if share < LEAST_SHARE:
             hidden = ", and the device hides it" if context.cuda else ""
-            return Applies(False, f"the kernel takes only {ms(host.system_ms)} of a step{hidden}")
+            return Applies(False, f"Linux takes only {ms(host.system_ms)} of a step{hidden}")
         return Applies(
-            True, f"{host.faults:.0f} page faults a step; the kernel takes {ms(host.system_ms)} of it, {share:.0%}"
+            True, f"{host.faults:.0f} page faults a step; Linux takes {ms(host.system_ms)} of it, {share:.0%}"
         )
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
