@@ -322,14 +322,15 @@ def worth_notes(tune: Tune) -> Iterator[str]:
         if unknown:
             yield "worth -: the only lever, so the whole gain is its own"
         return
-    yield "worth: step time without the lever divided by step time with it, the others in"
+    yield "worth: step time without the lever divided by step time with it, beside the others"
     if unknown:
         why = "was not measured" if tune.complete else "not measured before the budget ended"
         yield f"worth -: {', '.join(unknown)} {why}"
     for lever in tune.kept:
         others = recipe_levers(tune) - {lever.lever}
         if lever.worth is not None and {*lever.worth.beside} != others:
-            yield f"{lever.lever} was measured beside {', '.join(lever.worth.beside) or 'no other lever'} only"
+            beside = ", ".join(lever.worth.beside)
+            yield f"{lever.lever} was measured {f'beside {beside} only' if beside else 'alone'}"
 
 
 def settings_text(settings: dict[str, Any]) -> str:
@@ -367,7 +368,7 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
     if tune.parity is not None:
         style = "" if tune.parity.ok else "bold red"
         risk = any(one.risk != "exact" for one in tune.kept) and tune.parity.level == "bitwise"
-        here = ["nothing that these levers may change did change here"] if risk and tune.parity.ok else []
+        here = ["what these levers may change stayed the same"] if risk and tune.parity.ok else []
         yield "parity", Group(Parts([*parity_parts(tune.parity), *here], style), plain(tune.parity.why, style))
     if tune.reused:
         yield "reused", Group(*(plain(line) for line in tune.reused))

@@ -45,7 +45,7 @@ TERMS: Final = {
     "parity": "the evidence that learning is unchanged: same losses on same data, within the command's own noise",
     "turns": "both commands are alive at once; one makes steps while the other stands still, in turns",
     "interval": "95% confidence: where the true ratio lies, given how much the runs differ",
-    "worth": "step time without this lever divided by step time with it, the other levers in",
+    "worth": "step time without this lever divided by step time with it, beside the other levers",
     "predicted": "the most that it could save, by its share of the step",
     "rank": "one training process; many ranks train together",
     "straggler": "the rank that the others wait for",
