@@ -215,7 +215,8 @@ def diff_screen(diff: TraceDiff, rows: int = ROWS) -> RenderableType:
     step = diff.step
     gain = step.before_ms / step.after_ms if step.after_ms else float("nan")
     head = [f"{ms(step.before_ms)} → {ms(step.after_ms)} a step", f"{ratio(gain)} as fast"]
-    blocks: list[RenderableType] = [Parts(head, "bold"), Parts([*diff.before, "→", *diff.after], "dim"), Text()]
+    files = f"{', '.join(diff.before)} → {', '.join(diff.after)}"
+    blocks: list[RenderableType] = [Parts(head, "bold"), Parts([files], "dim"), Text()]
     blocks += [plain(said) for said in diff.said]
     for title, changes in (
         ("device time", diff.parts),
