@@ -131,7 +131,7 @@ def _looks(seen: PySpy, rows: int) -> list[str]:
         f"{number(seen.samples, 'sample')} of {threads}, waits included; asked for {PY_SPY_RATE} a second",
         "sampled without pausing: very short calls are missed",
         f"hotlap itself: {percent(seen.own / max(1, seen.samples))}",
-        f"{number(seen.errors, 'look')} failed",
+        f"{number(seen.errors, 'sample')} failed",
         late,
         f"{number(seen.unread, 'record')} could not be read" if seen.unread else "",
         f"{number(more[0], 'more line')}" if more[0] > 0 else "",
