@@ -129,7 +129,7 @@ def _looks(seen: PySpy, rows: int) -> list[str]:
     more = len(seen.lines) - rows, len(seen.beside) - rows
     return [
         f"{number(seen.samples, 'sample')} of {threads}, waits included; asked for {PY_SPY_RATE} a second",
-        "sampled without pausing: very short calls are missed",
+        "sampled without pausing: very short calls are seen too rarely",
         f"hotlap itself: {percent(seen.own / max(1, seen.samples))}",
         f"{number(seen.errors, 'sample')} failed",
         late,
