@@ -138,11 +138,11 @@ def test_a_trial_of_which_all_left_themselves_out_is_refused(folder: Path) -> No
 @pytest.mark.parametrize(
     ("stopped", "evaluating", "said"),
     [
-        (True, True, "only 4 steady steps of 9, as 4 held an evaluation, which are left out; hotlap ended the command "
-         "itself; with a larger --budget it runs longer"),
-        (False, True, "only 4 steady steps of 9, as 4 held an evaluation, which are left out; the command ended by "
-         "itself; let it make more steps, or evaluate less often"),
-        (False, False, "only 4 steady steps of 5; the command ended by itself; let it make more steps"),
+        (True, True, "only 4 steady steps of 9; 4 with an evaluation are left out; hotlap ended the command; "
+         "a larger --budget lets it run longer"),
+        (False, True, "only 4 steady steps of 9; 4 with an evaluation are left out; the command "
+        "ended by itself; let it run more steps, or evaluate less often"),
+        (False, False, "only 4 steady steps of 5; the command ended by itself; let it run more steps"),
     ],
 )  # fmt: skip
 def test_of_too_few_steps_it_is_said_why_who_ended_them_and_what_to_do(

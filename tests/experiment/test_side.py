@@ -256,7 +256,7 @@ def test_a_turn_that_takes_too_long_ends_the_side_and_no_other(bench: Bench, sid
     side = sides["slow"]
     begun = time.monotonic()
     assert bench.turn(side, 100, timeout_s=1.5) is None
-    assert not side.alive and side.measured.ended == "its steps took too long"
+    assert not side.alive and side.measured.ended == "its steps were too slow"
     assert time.monotonic() - begun < 6 and sides["learns"].ready
 
 

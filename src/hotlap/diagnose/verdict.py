@@ -28,7 +28,7 @@ from .sampled import with_samples
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
-MEND: Final = "mend what made the command fail (its own error says it), then run again"
+MEND: Final = "fix the command's own error, then run again"
 
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
@@ -83,7 +83,7 @@ def _not_taken(run: RunFolder, rank: RankFolder) -> str | None:
         return "no profile was taken: the process was ended before its steps were profiled"
     if profile is None or (profile.file is not None and not profile.note):
         return None
-    said = "no profile was taken" if profile.file is None else "the profile is not whole"
+    said = "no profile was taken" if profile.file is None else "the profile is incomplete"
     return f"{said}: {profile.note}" if profile.note else said
 
 

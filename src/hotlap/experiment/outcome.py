@@ -166,12 +166,12 @@ def _measure(folder: Path) -> Reading:
 def _too_few(rank: Rank) -> str:
     """Why the steps of a trial can't be measured, who ended it, and what to do."""
     steady = rank.steady
-    held = f", as {steady.evaluations} held an evaluation, which are left out" if steady.evaluations else ""
+    held = f"; {steady.evaluations} with an evaluation are left out" if steady.evaluations else ""
     if rank.facts is not None and rank.facts.stopped:
-        ended = "hotlap ended the command itself; with a larger --budget it runs longer"
+        ended = "hotlap ended the command; a larger --budget lets it run longer"
     else:
         rarer = ", or evaluate less often" if held else ""
-        ended = f"the command ended by itself; let it make more steps{rarer}"
+        ended = f"the command ended by itself; let it run more steps{rarer}"
     return f"only {len(steady.steps)} steady steps of {steady.seen}{held}; {ended}"
 
 

@@ -207,7 +207,7 @@ class Lever:
         """Why it can't be used on this machine, as far as the machine alone tells; None if it can. For recipes."""
         if not self.needs_gpu or environment.gpus or environment.driver:
             return None
-        return "this machine shows no NVIDIA GPU"
+        return "no NVIDIA GPU was found on this machine"
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Environment variables to set before the command starts."""

@@ -25,7 +25,7 @@ NAME: Final = __name__.rpartition(".")[2]
 
 class PinnedDraws(Lever):
     name = NAME
-    meaning = "the random draws of each sample depend on the sample alone"
+    meaning = "each sample's random draws depend only on the sample"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         kind = internals().MapFetcher

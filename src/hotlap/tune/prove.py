@@ -103,7 +103,7 @@ def narrow_down(state: State, comparison: Comparison) -> None:
         _stands(state, comparison, again)
         state.say(f"proved  {names(again.levers)}  {shown}, {_how(again)}")
     elif comparison.failed:
-        found.not_done.append(f"another start with the levers failed: {again.why}")
+        found.not_done.append(f"one more start with the levers failed: {again.why}")
     else:
         state.say(f"open  {names(again.levers)}  {shown}: {again.why}")
         _withdraw(state, again)
@@ -121,7 +121,7 @@ def _withdraw(state: State, again: Proof) -> None:
         return
     for use in again.levers:
         if use not in state.given:
-            state.drop(use.name, f"proved, and then it did not hold in another start: {again.why}")
+            state.drop(use.name, f"proved, but one more start did not confirm it: {again.why}")
 
 
 def _accept(state: State, comparison: Comparison, proof: Proof) -> None:

@@ -79,7 +79,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         if end.by_itself:
             if not again:
                 return screen(state, group, at_once, again=True)
-            state.one_after_another("the command ends by itself before levers can be switched in it")
+            state.one_after_another("the command ends by itself before levers can be switched")
             state.tried -= {(one.lever.name, bound) for one in group}
             return False
         if len(group) == 1:
@@ -102,7 +102,7 @@ def _without_culprit(state: State, group: Sequence[Candidate], lost: Trial, at_o
     if blamed := state.blamed(lost.ended, uses):
         state.refuse(blamed, lost.ended, trial=lost)
         return screen(state, [one for one in group if one.lever.name != blamed.name], at_once)
-    state.say(f"lost  {names(uses)}: {lost.ended[:160]}; now in two halves")
+    state.say(f"lost  {names(uses)}: {lost.ended[:160]}; trying it in two halves")
     middle = len(group) // 2
     return bool(screen(state, group[:middle], at_once) | screen(state, group[middle:], at_once))
 
@@ -126,7 +126,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
         switching.measure([now, other], lambda so_far: so_far.clear([(now, other)], CLEAR), PASS_S)
     except (SideLost, NothingMeasured):
         lost, state.side = state.side, None
-        state.drop(name, lost.measured.ended if lost else "no process to switch it in")
+        state.drop(name, lost.measured.ended if lost else "no process left to switch it in")
         return False
     ratio = switching.ratio(now, other)
     if ratio is None or ratio.interval is None or ratio.interval.low <= 1:
@@ -203,7 +203,7 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         worth = _worth(switching.ratio(full, ours), ours, added[0])
         if worth.interval is not None and worth.interval.high < 1:
             for name in added:
-                state.drop(name, "slower when it was switched on", worth)
+                state.drop(name, "slower when switched on", worth)
             state.say(f"drop  {' + '.join(added)}  {worth_text(worth)}slower when switched on")
             return False
     return True

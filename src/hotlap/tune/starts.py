@@ -170,7 +170,7 @@ def _failed(state: State, side: Side, ratio: Ratio) -> tuple[str, Worth | None] 
     if trial.outcome != "measured":
         return f"{trial.outcome}: {trial.why}", None
     if not ratio.ratio:
-        return trial.ended or "it had no turn", None
+        return trial.ended or "it ended before its first turn", None
     why = other_work(state, trial.rows, side.requested)
     return (why, None) if why else None
 
@@ -227,7 +227,7 @@ def other_work(
     if min(usual) / most <= one <= max(usual) * most:
         return None
     held = f"its steps held {one:.3g} rows each, the bare command's {usual[0]:.3g}"
-    return f"{held}: how much a step does hangs on what is computed, so their times can't be compared"
+    return f"{held}: steps do unequal work, so their times can't be compared"
 
 
 def next_variant(variants: Sequence[Settings], measured: dict[int, float], search: bool) -> int | None:

@@ -33,7 +33,7 @@ def check(request: TuneRequest) -> None:
     known = all_levers()
     for name in (*request.only, *request.without):
         if name not in known:
-            raise UsageError(f"there is no lever {name!r}; the levers are {', '.join(known)}")
+            raise UsageError(f"no lever {name!r}; the levers are {', '.join(known)}")
     if set(request.allow) - {"semantic"}:
         raise UsageError(f"--allow takes only 'semantic', not {', '.join(request.allow)}")
     if request.objective not in KINDS:
@@ -47,7 +47,7 @@ def check(request: TuneRequest) -> None:
     if request.steps < 12:
         raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
     if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
-        raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
+        raise UsageError("the command or its folder is not valid UTF-8, which --resume needs")
     find_program(request.command, Path(request.cwd))
 
 

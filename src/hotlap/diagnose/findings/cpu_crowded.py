@@ -13,8 +13,8 @@ LEAST_OWN = 0.05
 LEAST_ALL = 0.10
 """Of the step: waits of the thread that trains, and of all threads together, from which they are told."""
 FOR_MODEL = "`OMP_NUM_THREADS=1`, or one for each core that is free"
-FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device"
-APART = "this time is in no other finding's share: it is taken from all alike"
+FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 suffice for batches if the model is on a device"
+APART = "other findings do not include this time: it is taken from all alike"
 LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 LEAST_SEEN_MS = 20.0
@@ -95,7 +95,7 @@ def find(measured: Measured) -> Finding | None:
     if any(loader.workers for loader in facts.loaders):
         fewer.append("fewer workers")
     if facts.world > 1:
-        fewer.append("cores of its own for each rank (torchrun --numa-binding=exclusive)")
+        fewer.append("separate cores for each rank (torchrun --numa-binding=exclusive)")
     return Finding(
         id="cpu-crowded",
         bound="unknown",
@@ -103,10 +103,9 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=found.cost_ms,
         title="threads wait for a core",
         evidence="; ".join([_waits(host, found), *_wanted(measured, facts, measured.cpu), *[APART] * itself]),
-        why="an operation that threads share ends with the last of them: while one has no core the others wait for it, "
-        "at the end of every such operation"
+        why="an operation ends with the last of its threads: while one has no core, the others wait for it"
         if together
-        else f"{_when(measured.cpu)}more threads want to run than there are cores, so that they take turns",
+        else f"{_when(measured.cpu)}more threads want to run than there are cores",
         instead=", ".join([*fewer, f"{'or ' if fewer else ''}other processes on other cores (taskset)"]),
         levers=answering("threads") if together else (),
         beneath=not itself,
@@ -168,8 +167,8 @@ def _waits(host: HostFacts | None, found: Waits) -> str:
     switches = f"{host.involuntary:.0f}" if host.involuntary >= 10 else f"{host.involuntary:.2g}"
     of = f" of {ms(host.took_ms)}" if host.took_ms else ""
     return (
-        f"ready to run and without a core, over {counted(host.steps, 'step')}{of}: {own}"
-        f"all of its process together {ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
+        f"ready to run but without a core, over {counted(host.steps, 'step')}{of}: {own}all threads of its "
+        f"process together {ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
     )
 
 
@@ -191,5 +190,5 @@ def _wanted(measured: Measured, facts: Facts, use: CpuUse | None) -> list[str]:
     if workers and use is not None and use.waited_ms is not None:
         said.append(f"main threads of the command's processes waited for {ms(use.waited_ms)} a second")
     if use is not None and use.running is not None:
-        said.append(f"in the median {counted(round(use.running), 'thread')} of the machine had or wanted a core")
+        said.append(f"in the median {counted(round(use.running), 'thread')} on the machine ran or wanted to")
     return said

@@ -181,7 +181,7 @@ class Finder:
         inside = set(site.inside)
         for node, at in self.order.items():
             if low < at < high and node not in inside and (writes(node) or _raw(node) in REGIONS):
-                raise Unfit("something is written, or autocast changes, between the two products")
+                raise Unfit("a tensor is written, or autocast changes, between the two products")
 
     # from softmax on to the product with v
 

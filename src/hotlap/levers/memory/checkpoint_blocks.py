@@ -21,7 +21,7 @@ MOST_BLOCKS: Final = 1024
 
 class CheckpointBlocks(Lever):
     name = "checkpoint-blocks"
-    meaning = "activations of repeated blocks are computed again in the backward instead of kept"
+    meaning = "activations of repeated blocks are recomputed in the backward instead of kept"
     causes = {"memory": 3}
     risk = "exact"
     settings = {"every": integer(1, MOST_BLOCKS)}
