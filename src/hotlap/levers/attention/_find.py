@@ -143,7 +143,7 @@ def transposed(node: Any) -> Any:
         return node.args[0] if {one, two} == {dims - 1, dims - 2} else None
     if op(node) == "getattr" and (node.args[1] == "mT" or (node.args[1] == "T" and dims == 2)):
         return node.args[0]
-    if op(node) == "t" and dims == 2:
+    if op(node) == "mT" or (op(node) in {"t", "numpy_T"} and dims == 2):  # torch 2.14 captures `x.mT` as a call
         return node.args[0]
     return None
 
