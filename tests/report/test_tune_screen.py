@@ -240,3 +240,8 @@ def test_a_cause_with_which_the_verdict_begins_stands_beside_the_bound() -> None
     waits = Finding(id="cpu-crowded", bound="unknown", share=0.56, title="threads wait for a core", named=True)
     shown = text(baseline=msgspec.structs.replace(DIAGNOSIS, bound="unknown", findings=(waits,)))
     assert "before bound unknown, threads wait for a core · after compute-bound" in shown
+    mode = Finding(
+        id="debug", bound="compute", share=0.0, title="anomaly detection is on", named=True
+    )  # what it costs is unknown
+    shown = text(baseline=msgspec.structs.replace(DIAGNOSIS, bound="compute", findings=(mode,)))
+    assert "before compute-bound, anomaly detection is on" in shown

@@ -57,7 +57,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
 def _bound(diagnosis: Diagnosis) -> str:
     """What limits the step: the cause, where the verdict begins with one."""
     first = next(iter(diagnosis.findings), None)
-    named = first is not None and first.named and first.share > 0
+    named = first is not None and first.named and (first.share > 0 or first.cost_ms is None)
     return f"{bound_text(diagnosis.bound)}, {first.title}" if first and named else bound_text(diagnosis.bound)
 
 
