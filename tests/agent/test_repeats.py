@@ -696,6 +696,54 @@ def test_a_recurrent_net_that_needs_its_sequences_is_not_told(step: Callable[[],
     assert NOT_CARRIED not in {one.cause for one in for_less(step)}
 
 
+CELLS = nn.GRU(8, 8, batch_first=True)
+
+
+def time_by_time() -> None:
+    state, outs = None, []
+    for at in range(9):
+        out, state = CELLS(LAYER(SERIES[:, at, None]), state)
+        outs.append(OTHER(out))
+    torch.cat(outs).sum().item()
+
+
+def on_its_own_output() -> None:
+    state, out = None, SERIES[:, 0, None]
+    for _ in range(9):
+        out, state = CELLS(LAYER(out), state)
+
+
+def on_what_the_host_read() -> None:
+    state, x = None, SERIES[:, 0, None]
+    for _ in range(9):
+        out, state = CELLS(x, state)
+        x = SERIES[:, int(out.argmax()) % 9, None]
+
+
+def a_few_times() -> None:
+    state = None
+    for at in range(4):
+        _, state = CELLS(SERIES[:, at, None], state)
+
+
+def acting() -> None:
+    with torch.no_grad():
+        time_by_time()
+
+
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [(time_by_time, [9]), (on_its_own_output, []), (on_what_the_host_read, []), (a_few_times, []), (acting, [])],
+)
+def test_a_recurrent_net_that_is_called_for_one_time_after_another(step: Callable[[], None], times: list[int]) -> None:
+    """Where an input hangs on the output before, or may, it has to be."""
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        step()
+    found = lines.document()["stepwise"]
+    assert [row[3] for row in found] == times and all(row[2].endswith("time_by_time") for row in found)
+
+
 A, B, C = torch.randn(2, 300, 8), torch.randn(2, 8, 300), torch.randn(2, 300, 8)
 
 

@@ -69,6 +69,10 @@ class Dead:
         self._contents.update(zip(left, self._numbers, strict=False))
         made.writes, made.kept, made.size = [self._contents[one] for one in left], made.kept or kept, size
 
+    def numbers(self, given: Iterable[Any]) -> list[int]:
+        """What is in the memory of these, as far as the step made it."""
+        return [self._contents[one] for one in map(storage, filter(is_plain, given)) if one in self._contents]
+
     def called(self, chain: Chain) -> None:
         """It computed something."""
         self.ops[-1].chain = chain

@@ -182,7 +182,7 @@ def cut_at(place: Place) -> tuple[Place, Cause] | None:
             if isinstance(cut, ast.Assign) and own in {cut, then or loop}:
                 found = place_at(place.file, cut.lineno)
                 if _is_cut(cut, found):
-                    return found, _with(CUT, short(cut))
+                    return found, with_text(CUT, short(cut))
     return None
 
 
@@ -314,14 +314,14 @@ def _by_what_it_calls(
                 return _about(known.cause, call)
         for one in indexed:
             if isinstance(one.value, ast.Attribute) and one.value.attr in known.indexers:
-                return _with(known.cause, short(one))
+                return with_text(known.cause, short(one))
     for known in known_here:
         if function in known.ends or package in known.packages:
-            return _with(known.cause, f"{function}(...)")
+            return with_text(known.cause, f"{function}(...)")
     if (searched := _searched(own, place)) is not None:
-        return _with(LIST, searched)
+        return with_text(LIST, searched)
     if (cut := next(filter(_sorts_for_few, indexed), None)) is not None:
-        return _with(SORTED, short(cut))
+        return with_text(SORTED, short(cut))
     if re.search("[Tt]okeni[sz]", qualified):
         return next(one.cause for one in KNOWN if one.cause.id == "tokenizing")
     made = [call for call in calls if re.fullmatch(ARRAYS, name_of(call)) and of_many(call)]
@@ -348,7 +348,7 @@ def elements(place: Place, nested: bool = False) -> Cause | None:
     if own is None or len(loops) < 1 + nested:
         return None
     loop = loops[0]
-    cause = _with(ELEMENTS, short(loop.iter if isinstance(loop, ast.For) else getattr(loop, "test", loop)))
+    cause = with_text(ELEMENTS, short(loop.iter if isinstance(loop, ast.For) else getattr(loop, "test", loop)))
     return replace(cause, instead=cause.instead + ADDS_UP) if _adds_up(own, loop) else cause
 
 
@@ -460,7 +460,24 @@ def through_numpy(place: Place) -> bool:
 
 
 def _about(cause: Cause, call: ast.Call) -> Cause:
-    return _with(cause, short(call.args[0] if cause.id == "tensor-of-list" else call))
+    return with_text(cause, short(call.args[0] if cause.id == "tensor-of-list" else call))
+
+
+def of_all_times(place: Place) -> str:
+    """The call at a line of a loop with whole tensors in place of what the loop takes of them: `model(x, state)` of
+    `model(x[:, t : t + 1], state)`, or, where that is not seen, what such a call looks like."""
+    own, loops = statement_at(place), [one for one in loops_at(place) if isinstance(one, ast.For)]
+    over = {node.id for one in loops[:1] for node in ast.walk(one.target) if isinstance(node, ast.Name)}
+
+    def whole(node: ast.expr) -> ast.expr:
+        if not isinstance(node, ast.Subscript):
+            return node
+        return node.value if any(getattr(one, "id", "") in over for one in ast.walk(node.slice)) else node
+
+    for call in calls_in(own) if own is not None else ():
+        if (args := [*map(whole, call.args)]) != call.args:
+            return short(ast.Call(call.func, args, call.keywords))
+    return "out, state = self.rnn(x, state)"
 
 
 def short(node: ast.AST) -> str:
@@ -471,7 +488,8 @@ def short(node: ast.AST) -> str:
     return f"{name_of(node)}(...)" if isinstance(node, ast.Call) and name_of(node) else f"{text[:SHORT]} ..."
 
 
-def _with(cause: Cause, it: str) -> Cause:
+def with_text(cause: Cause, it: str) -> Cause:
+    """The cause with an expression of the user's in its advice."""
     return replace(cause, instead=cause.instead.replace("{it}", it))
 
 

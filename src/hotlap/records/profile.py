@@ -122,8 +122,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     outside of the backward. copied: lines that copy the same memory of the host to a device in this step and the next
     (CUDA). masks: of fused attention that is given masks. recurrent: as repeats, of lines that call a recurrent net
     with a sequence that begins with that of the call before: how many calls, and of all their times those that were
-    there. autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why
-    ops were not seen.
+    there. stepwise: as siblings, of lines that call a recurrent net with one time of a sequence, where none needs what
+    the calls before made but as its state. autocasts: lines that turn autocast on while no module is called. left_out:
+    ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -152,6 +153,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     copied: tuple[CopiedLine, ...] = ()
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()
+    stepwise: tuple[FramedLine, ...] = ()
     autocasts: tuple[UserFrame, ...] = ()
     left_out: Count = 0
     skipped: str = ""
