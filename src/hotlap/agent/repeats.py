@@ -169,6 +169,7 @@ class Repeats:
             "repeats": self._again(made, at_line),
             "unused": self._unused(made, at_line),
             "zeroed": self.dead.zeroed(self._living())[:MOST_ROWS],
+            "older": self.dead.older(),
             "gated": self._gated.rows(made, at_line),
             "siblings": siblings.rows(self.dead.ops),
             "recasts": self.recasts.rows()[:MOST_ROWS],

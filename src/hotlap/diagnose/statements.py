@@ -480,6 +480,19 @@ def of_all_times(place: Place) -> str:
     return "out, state = self.rnn(x, state)"
 
 
+def kept_at(place: Place) -> str:
+    """A line with what it keeps from step to step read without its graph: `mean = 0.9 * mean.detach() + new`."""
+    own = simple_at(place)
+    if isinstance(own, ast.AugAssign):
+        own = ast.Assign([own.target], ast.BinOp(own.target, own.op, own.value), lineno=own.lineno)
+    if isinstance(own, ast.Assign) and len(own.targets) == 1:
+        target, value = (re.escape(ast.unparse(own.targets[0])), ast.unparse(own.value))
+        said, times = re.subn(rf"(?<![\w.]){target}(?![\w.(])", lambda found: f"{found[0]}.detach()", value)
+        if times:
+            return f"{ast.unparse(own.targets[0])} = {said}"
+    return "state = state.detach()"
+
+
 def short(node: ast.AST) -> str:
     """Its text, where that is short; else its beginning."""
     text = " ".join(ast.unparse(node).split())

@@ -23,6 +23,7 @@ from .findings._base import Measured
 from .in_methods import with_methods
 from .left_out import with_left_out
 from .long_samples import with_long_steps
+from .older_graphs import with_older
 from .patchable import with_patch
 from .sampled import with_samples
 
@@ -129,7 +130,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             )
             found = with_between(found, samples, rank.facts)
         if (lines := rank.document(Lines)) is not None:
-            found = page_faults.at_line(with_left_out(found, lines), lines)
+            found = page_faults.at_line(with_older(with_left_out(found, lines), lines), lines)
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"the profile can't be read: {error}"))

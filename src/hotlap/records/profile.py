@@ -123,8 +123,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     (CUDA). masks: of fused attention that is given masks. recurrent: as repeats, of lines that call a recurrent net
     with a sequence that begins with that of the call before: how many calls, and of all their times those that were
     there. stepwise: as siblings, of lines that call a recurrent net with one time of a sequence, where none needs what
-    the calls before made but as its state. autocasts: lines that turn autocast on while no module is called. left_out:
-    ops beyond 200,000. skipped: why ops were not seen.
+    the calls before made but as its state. older: as repeats, of the line whose backward goes on into graphs of steps
+    before: how many nodes of these, and their part of all. autocasts: lines that turn autocast on while no module is
+    called. left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -154,6 +155,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()
     stepwise: tuple[FramedLine, ...] = ()
+    older: tuple[RepeatedLine, ...] = ()
     autocasts: tuple[UserFrame, ...] = ()
     left_out: Count = 0
     skipped: str = ""
