@@ -274,18 +274,23 @@ def with_backwards(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
         return diagnosis
     found = diagnosis.findings
     step_ms, rank = diagnosis.step_ms, traces.ranks[0]
-    return with_findings(diagnosis, (_with_backward(finding, found, rank, step_ms) for finding in found))
+    backward = (diagnosis.phases.backward or 0.0) / step_ms
+    return with_findings(diagnosis, (_with_backward(finding, found, rank, step_ms, backward) for finding in found))
 
 
-def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrace, step_ms: float) -> Finding:
-    """A cause in the model with what the backward takes of it, in which only a trace tells lines and ops apart."""
+def _with_backward(
+    finding: Finding, findings: Sequence[Finding], rank: RankTrace, step_ms: float, backward: float
+) -> Finding:
+    """A cause in the model with what the backward takes of it, in which only a trace tells lines and ops apart.
+    backward: that phase's share of the step, as a trace's steps may be longer in one phase than in others."""
     model = next((one.share for one in findings if one.id == "compute"), 0.0)
     whole = sum(row.ns for row in rank.model)
     if not whole or finding.where is None:
         return finding
     if finding.id == IDLE_ROWS:
         took = sum(row.total_ns for row in rank.model if row.name.startswith(DENSE))
-        share = finding.share + model * took / whole
+        all_ = sum(row.total_ns for row in rank.model if row.name == "hotlap:backward")
+        share = finding.share + (backward * min(1.0, took / all_) if all_ else model * took / whole)
         said = f"{finding.evidence}; with their dense gradients {ms(share * step_ms)}"
         with_them = msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said)
         return with_them if took else finding
