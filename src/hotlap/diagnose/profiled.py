@@ -92,6 +92,7 @@ DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 SEARCHES: Final = "aten::_is_any_true"
 SEARCH: Final = (SEARCHES, "aten::isnan")
 """What anomaly detection calls of each gradient: the first is called by nothing else."""
+FILL, ZERO: Final = "aten::fill_", "aten::zero_"
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -392,11 +393,16 @@ def _beside_ops(finding: Finding, traces: TraceReport, model_ms: float, step_ms:
 
 def _with_search(finding: Finding, rank: RankTrace, step_ms: float) -> Finding:
     """Anomaly detection with what it takes at least: its search of the gradients, one `isnan` each. What it takes in
-    all stays unknown."""
+    all stays unknown. Deterministic fill with its fills, which are those that make no zeros."""
     counts, took = Counter[str](), Counter[str]()
     for row in rank.model:
         counts[row.name] += row.count
         took[row.name] += row.total_ns
+    if finding.id == debug_switches.ID and finding.title == debug_switches.FILLED and counts.total():
+        filled = took[FILL] * max(0.0, 1 - counts[ZERO] / max(1, counts[FILL]))
+        cost, said = host_ms(rank, filled), "; by the trace these fills take {} of a step, which the phases hold"
+        evidence = finding.evidence.replace(debug_switches.UNTOLD, said.format(ms(cost)))
+        return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), cost_ms=cost, evidence=evidence)
     if finding.id != debug_switches.ID or finding.title != debug_switches.ANOMALY or not counts[SEARCHES]:
         return finding
     cost = host_ms(rank, sum(took[name] * min(1.0, counts[SEARCHES] / max(1, counts[name])) for name in SEARCH))
