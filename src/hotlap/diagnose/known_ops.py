@@ -17,7 +17,7 @@ from hotlap.trace import scaling
 from . import masks, recasts
 from .causes import JACOBIAN, Cause
 from .repeated import SPARSE, Line, Repeated, not_needed
-from .statements import calls, cross_entropy_at, last_of_all_at, pairs_at, product_at
+from .statements import calls, cross_entropy_at, last_of_all_at, layer_norm_at, norm_at, pairs_at, product_at
 
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
@@ -307,9 +307,9 @@ def _jacobian_at(place: Place) -> Cause | None:
     return JACOBIAN.cause if calls(place, JACOBIAN) else None
 
 
-ON_THE_CPU: Final = (last_of_all_at, _jacobian_at)
+ON_THE_CPU: Final = (last_of_all_at, layer_norm_at, _jacobian_at)
 """Causes that statements show. Others are told by where the host is."""
-ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, pairs_at, _jacobian_at)
+ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, norm_at, pairs_at, _jacobian_at)
 
 
 def _statements(

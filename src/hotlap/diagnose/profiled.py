@@ -92,7 +92,8 @@ DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 SEARCHES: Final = "aten::_is_any_true"
 SEARCH: Final = (SEARCHES, "aten::isnan")
 """What anomaly detection calls of each gradient: the first is called by nothing else."""
-FILL, ZERO: Final = "aten::fill_", "aten::zero_"
+FILL: Final = "aten::fill_"
+ZERO: Final = "aten::zero_"
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 

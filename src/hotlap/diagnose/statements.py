@@ -25,6 +25,7 @@ from .causes import (
     LENGTH,
     LIST,
     MANAGER,
+    NORM,
     ONE_HOT,
     PAIRS,
     PARAMETERS,
@@ -54,6 +55,18 @@ from .source import (
 
 SHORT: Final = 60
 """Letters of the user's that are shown."""
+SHORT_BODY: Final = 12
+"""Statements of a function that only normalizes."""
+MEANS: Final = frozenset({"mean", "var", "std", "var_mean", "std_mean"})
+NORMS: Final = {
+    (True, "-1"): "F.layer_norm({x}, {x}.shape[-1:])",
+    (False, "-1"): "F.rms_norm({x}, {x}.shape[-1:])",
+    (True, "1"): "F.layer_norm({x}.movedim(1, -1), {x}.shape[1:2]).movedim(-1, 1)",
+    (True, "(2, 3)"): "F.instance_norm({x})",
+    (True, "(-2, -1)"): "F.instance_norm({x})",
+    (True, "(1, 2, 3)"): "F.group_norm({x}, 1)",
+}
+"""What does the same in one operation, by whether a mean is taken off, and over which dimensions."""
 _ONE_HOT, _DIAGONAL = frozenset({"one_hot"}), frozenset({"diag", "diag_embed"})
 PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
@@ -297,6 +310,44 @@ def cross_entropy_at(place: Place) -> Cause | None:
     products = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) for one in ast.walk(function))
     by_hand = "one_hot" in called and called & {"log", "log_softmax"} and products | ("mul" in called)
     return CROSS_ENTROPY if by_hand else None
+
+
+def norm_at(place: Place) -> Cause | None:
+    """Whether the function around a line normalizes its first argument by hand: by a root of a mean of squares, with
+    `keepdim`, and does little else."""
+    function = function_at(place)
+    if not isinstance(function, ast.FunctionDef) or _trains(function) or len(function.body) > SHORT_BODY:
+        return None
+    nodes, called = list(ast.walk(function)), called_in(function)
+    powers = {ast.unparse(one.right) for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Pow)}
+    squared = called & {"pow", "square", "var", "std", "var_mean", "std_mean"} or "2" in powers
+    rooted = called & {"sqrt", "rsqrt", "std", "std_mean"} or powers & {"0.5", "-0.5"}
+    keeps = any(isinstance(one, ast.keyword) and one.arg == "keepdim" for one in nodes)
+    given = [one.arg for one in function.args.args if one.arg != "self"]
+    if not (squared and rooted and keeps and given) or not called & MEANS:
+        return None
+    x = given[0]
+    centred = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Sub) and _is(one.left, x) for one in nodes)
+    means = [one for one in calls_in(function) if name_of(one).split(".")[-1] in MEANS]
+    over = {ast.unparse(arg) for one in means for arg in _dimension(one)}
+    instead = NORMS.get((centred, over.pop() if len(over) == 1 else ""))
+    return with_text(NORM, instead.replace("{x}", x)) if instead else None
+
+
+def layer_norm_at(place: Place) -> Cause | None:
+    """The same where a mean is taken off: on the CPU torch computes `rms_norm` as one does by hand."""
+    cause = norm_at(place)
+    return cause if cause is not None and "rms_norm" not in cause.instead else None
+
+
+def _dimension(call: ast.Call) -> list[ast.expr]:
+    """Over which it reduces, as it is written: of `torch.mean(x, -1)` the second, of `x.mean(-1)` the first."""
+    named = [one.value for one in call.keywords if one.arg in {"dim", "axis"}]
+    return named or call.args[name_of(call).startswith("torch.") :][:1]
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _by_what_it_calls(
