@@ -477,8 +477,8 @@ NORM: Final = Cause(
     "means, differences, squares, roots and products each read and write all numbers once more, and so do their "
     "backwards",
     "`{it}`, one operation each way, with your weight and bias; `nn.BatchNorm` where rows of a batch are normalized "
-    "together, `F.group_norm` for channels; `std` and `var` are of n - 1 unless `unbiased=False`, those of torch's norms "
-    "of n",
+    "together, `F.group_norm` for channels; `std` and `var` are of n - 1 unless `unbiased=False`, those of torch's "
+    "norms of n",
     "bandwidth",
 )
 THROUGH_NUMPY: Final = Cause(

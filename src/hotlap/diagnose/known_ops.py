@@ -16,7 +16,7 @@ from hotlap.trace import scaling
 
 from . import masks, recasts
 from .causes import JACOBIAN, Cause
-from .repeated import SPARSE, Line, Repeated, not_needed
+from .repeated import OF_FEW, SPARSE, Line, Repeated, not_needed
 from .statements import calls, cross_entropy_at, last_of_all_at, layer_norm_at, norm_at, pairs_at, product_at
 
 LEAST: Final = 0.2
@@ -270,6 +270,10 @@ def known_ops(
     findings = tuple(masks.with_facts(findings, masked, of_masks))
     told += of_masks
     told += recasts.again(sized, recast, share, step_ms, left)
+    at = {(one.where.file, one.where.line) for one in told if one.where}
+    spare = [
+        one for one in spare if one.cause not in OF_FEW or one.line not in at
+    ]  # the last position, by its statement
     told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
 
