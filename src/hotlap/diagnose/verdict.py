@@ -21,6 +21,7 @@ from .evaluated import with_evaluation
 from .findings import compute, expert_loop, own_graph, page_faults
 from .findings._base import Measured
 from .in_methods import with_methods
+from .in_the_loop import with_lines
 from .left_out import with_left_out
 from .long_samples import with_long_steps
 from .older_graphs import with_older
@@ -128,7 +129,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
                 called,
                 rank.facts.host if rank.facts else None,
             )
-            found = with_between(found, samples, rank.facts)
+            found = with_lines(with_between(found, samples, rank.facts), called)
         if (lines := rank.document(Lines)) is not None:
             found = page_faults.at_line(with_older(with_left_out(found, lines), lines), lines)
         return with_backwards(found, traces) if run.traces and traces else found
