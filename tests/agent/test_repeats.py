@@ -26,13 +26,15 @@ from hotlap.diagnose.repeated import (
     HALF,
     NOT_CARRIED,
     ORDER,
-    ROWS as FEW_ROWS,
     SAME_ROWS,
     SPARSE,
     SPARSE_MADE,
     TAP_BY_TAP,
     Repeated,
     of_lines,
+)
+from hotlap.diagnose.repeated import (
+    ROWS as FEW_ROWS,
 )
 from hotlap.diagnose.source import place_at
 from hotlap.records.profile import Lines as Record
@@ -873,8 +875,8 @@ def of_chosen_rows() -> None:
 @pytest.mark.parametrize(
     ("step", "cause", "used"),
     [
-        (of_targets_alone, COLUMNS, "less than 1"), (of_candidates, COLUMNS, "less than 1"), (of_first_columns, COLUMNS, 10),
-        (of_masked_rows, FEW_ROWS, 12), (of_chosen_rows, FEW_ROWS, 10),
+        (of_targets_alone, COLUMNS, "less than 1"), (of_candidates, COLUMNS, "less than 1"),
+        (of_first_columns, COLUMNS, 10), (of_masked_rows, FEW_ROWS, 12), (of_chosen_rows, FEW_ROWS, 10),
     ],
 )  # fmt: skip
 def test_a_product_of_which_little_is_used(step: Callable[[], None], cause: Any, used: int) -> None:

@@ -24,6 +24,7 @@ from .in_methods import with_methods
 from .in_the_loop import with_lines
 from .left_out import with_left_out
 from .long_samples import with_long_steps
+from .of_the_loss import with_loss
 from .older_graphs import with_older
 from .patchable import with_patch
 from .sampled import with_samples
@@ -131,6 +132,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             )
             found = with_lines(with_between(found, samples, rank.facts), called)
         if (lines := rank.document(Lines)) is not None:
+            found = with_loss(found, lines, called)
             found = page_faults.at_line(with_older(with_left_out(found, lines), lines), lines)
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
