@@ -14,9 +14,11 @@ from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measured
 from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN, CUDNN_OFF, ID
+from hotlap.diagnose.findings.steps_grow import PILE_UP, with_hooks
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
+    BesidesFacts,
     CompiledFunction,
     ExchangeFacts,
     Facts,
@@ -30,6 +32,7 @@ from hotlap.records.run import (
     UnusedFacts,
     WastedFacts,
 )
+from made_runs import diagnosis_of
 
 LOADER = LoaderFacts(
     dataset="Rows", iterable=False, workers=0, batches=40, batch_size=64, training=True, default_collate=True,
@@ -174,6 +177,26 @@ def test_collections_that_come_of_a_batch_of_many_tensors(loader: dict[str, Any]
     found = findings_of(measured(host={"gc_ms": 3.0, "collections": collections}, loader=loader))
     (text,) = (one.instead for one in found if one.id == "garbage-collection")
     assert ("fewer tensors a batch: 576" in text) is told and "gc.freeze()" in text
+
+
+@pytest.mark.parametrize(("trained", "told"), [((False,), False), ((True,), True), ((True, False), True), ((), True)])
+def test_a_teacher_is_no_evaluation_in_each_step(trained: tuple[bool, ...], told: bool) -> None:
+    besides = tuple(BesidesFacts(name="Net", trained=one, of=10, steps=10, calls=10, took_ms=2.0) for one in trained)
+    found = findings_of(measured(evaluates=True, phases=Phases(forward=5.0, other=5.0), more={"besides": besides}))
+    assert ("evaluation-each-step" in [one.id for one in found]) is told
+
+
+def test_what_hooks_compute_that_pile_up_is_told_once() -> None:
+    hook = Place(file="t.py", function="hook")
+    again = Finding(id="computed-again", bound="compute", share=0.5, named=True, where=hook)
+    other = msgspec.structs.replace(again, where=Place(file="t.py", function="step"))
+    piled = RootFacts(name="Net", parameters=9, modules=3, hooks=(3, 90), alike=(1, 30), hook=("t.py", 7, "hook"))
+    facts = msgspec.structs.replace(measured().facts, roots=(piled,))
+    grows = Finding(id="steps-grow", bound="unknown", share=0.3, named=True, title=PILE_UP)
+    told = with_hooks(diagnosis_of(bound="compute", findings=(again, other, grows)), facts).findings
+    assert set(told) == {other, grows}
+    alone = diagnosis_of(bound="compute", findings=(again, other))
+    assert with_hooks(alone, facts) == alone
 
 
 @pytest.mark.parametrize(

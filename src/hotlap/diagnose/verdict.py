@@ -18,7 +18,7 @@ from .between import with_between
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
-from .findings import compute, expert_loop, own_graph, page_faults
+from .findings import compute, expert_loop, own_graph, page_faults, steps_grow
 from .findings._base import Measured
 from .in_methods import with_methods
 from .in_the_loop import with_lines
@@ -134,6 +134,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
         if (lines := rank.document(Lines)) is not None:
             found = with_loss(found, lines, called)
             found = page_faults.at_line(with_older(with_left_out(found, lines), lines), lines)
+        found = steps_grow.with_hooks(found, rank.facts)
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"the profile can't be read: {error}"))
