@@ -185,6 +185,14 @@ def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, 
     assert ["--profile" in one.why for one in (before[0], found.findings[0])] == [True, False]
 
 
+def test_a_profile_of_a_command_that_was_killed_was_asked_for(tmp_path: Path) -> None:
+    """It hung, and `run with --profile` was told of the run with it."""
+    run = folder_of(tmp_path, (steps(), FACTS), options=("--profile",))
+    found = verdict(run)
+    assert any(text.startswith("no profile was taken") for text in found.unknown)
+    assert "--profile" not in found.findings[0].why
+
+
 def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:
     run = folder_of(tmp_path, (steps(), FACTS))
     assert not [text for text in diagnose(run).unknown if "hotlap keeps the first and the last" in text]

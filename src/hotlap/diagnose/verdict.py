@@ -31,6 +31,8 @@ from .sampled import with_samples
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
+PROFILE: Final = "--profile"
+"""The option of `hotlap run` that asks for one."""
 MEND: Final = "mend what made the command fail (its own error says it), then run again"
 
 
@@ -79,9 +81,12 @@ def judged(folder: Path, traces: TraceReport | None = None) -> tuple[Diagnosis |
         return None, str(error)
 
 
-def _not_taken(rank: RankFolder) -> str | None:
-    """What a profile that was asked for does not show, and why; None where all is there, or none was asked for."""
+def _not_taken(rank: RankFolder, asked: bool) -> str | None:
+    """What a profile that was asked for does not show, and why; None where all is there, or none was asked for. A
+    command that was killed leaves none."""
     profile = rank.document(Profile)
+    if profile is None and asked:
+        return "no profile was taken: the command ended before it was written"
     if profile is None or (profile.file is not None and not profile.note):
         return None
     said = "no profile was taken" if profile.file is None else "the profile is not whole"
@@ -98,9 +103,10 @@ def without_untold(finding: Finding) -> Finding:
 
 def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
     found, rank = diagnose(run.path), run.rank(0)
-    if (why := _not_taken(rank)) is not None:
+    asked = PROFILE in run.record.options and not run.traces
+    if (why := _not_taken(rank, asked)) is not None:
         found = msgspec.structs.replace(found, unknown=(*found.unknown, why))
-    if run.profiled:
+    if run.profiled or asked:
         found = msgspec.structs.replace(found, findings=tuple(map(without_untold, found.findings)))
     try:
         if run.traces:
