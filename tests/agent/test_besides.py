@@ -18,3 +18,17 @@ def test_a_model_at_the_address_of_one_that_is_gone_is_another() -> None:
             besides.step_done(FIRST + 1 + step)
     (row,) = besides.facts(())
     assert (row["name"], row["calls"], row["steps"], row["took_ms"]) == ("Tanh", 3, 3, 3.0)
+
+
+def test_a_model_that_is_gone_at_the_end_is_told_of() -> None:
+    """Facts are written when `main()` has returned: a teacher in it was taken for an evaluation in each step."""
+    besides = Besides(lambda: 0, lambda: True)
+    parameters = []
+    for key, layer in enumerate([torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)]):
+        besides.begin(key, layer)
+        besides._begun = 1
+        besides.end(key)
+        parameters.append(id(layer.weight))
+    besides.step_done(FIRST + 1)
+    del layer
+    assert [row["trained"] for row in besides.facts({parameters[1]})] == [False, True]

@@ -274,3 +274,21 @@ def never_trained(backward: Backward) -> None:
 @pytest.mark.parametrize("step", [learned_weight, of_this_batch, used_elsewhere, by_one, never_trained])
 def test_what_is_not_multiplied_by_zero_for_good(step: Callable[[Backward], Any]) -> None:
     assert seen(step)["zeroed"] == []
+
+
+def test_a_backward_that_goes_on_into_steps_before_is_told_at_the_line_that_leads_there() -> None:
+    center = torch.zeros(1)
+
+    def step(backward: Backward, keeps: bool = True) -> None:
+        nonlocal center
+        made = C(A(X)).mean()
+        center = 0.9 * (center if keeps else center.detach()) + made
+        backward((center - made).square())
+
+    for _ in range(3):
+        step(lambda loss: loss.backward(retain_graph=True))
+    ((*place, nodes, part, _, line, _),) = seen(step)["older"]
+    assert place[1] == line == step.__code__.co_firstlineno + 3
+    assert nodes == pytest.approx(3 * (nodes / part - nodes), rel=0.3) and part > 2 / 3
+    assert seen(lambda backward: step(backward, keeps=False))["older"] == []
+    assert seen(thrown_away)["older"] == []

@@ -197,7 +197,8 @@ def test_a_worker_that_hangs_is_told(at: int, steps: int, runner: Runner, tmp_pa
     assert (hung.worker, hung.alive, hung.line) == (at % 2, True, 14)
     said = f"for a batch of worker {at % 2} (process {hung.worker_pid}, alive) at {tmp_path}/hangs.py:14 when it ended"
     if steps > 3:
-        assert any(said in text for text in diagnose(ran.folder).unknown)
+        (told,) = (one for one in diagnose(ran.folder).findings if one.id == "loader-hangs")
+        assert said in told.evidence and told.share > 0
     else:
         with pytest.raises(NothingMeasured, match=re.escape(said)):
             diagnose(ran.folder)

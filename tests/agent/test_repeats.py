@@ -20,6 +20,7 @@ from hotlap.agent.repeats import Repeats
 from hotlap.agent.same_rows import MOST_HASHES, SameRows
 from hotlap.diagnose.repeated import (
     AGAIN,
+    COLUMNS,
     DENORMALS,
     DOUBLE,
     HALF,
@@ -31,6 +32,9 @@ from hotlap.diagnose.repeated import (
     TAP_BY_TAP,
     Repeated,
     of_lines,
+)
+from hotlap.diagnose.repeated import (
+    ROWS as FEW_ROWS,
 )
 from hotlap.diagnose.source import place_at
 from hotlap.records.profile import Lines as Record
@@ -696,6 +700,54 @@ def test_a_recurrent_net_that_needs_its_sequences_is_not_told(step: Callable[[],
     assert NOT_CARRIED not in {one.cause for one in for_less(step)}
 
 
+CELLS = nn.GRU(8, 8, batch_first=True)
+
+
+def time_by_time() -> None:
+    state, outs = None, []
+    for at in range(9):
+        out, state = CELLS(LAYER(SERIES[:, at, None]), state)
+        outs.append(OTHER(out))
+    torch.cat(outs).sum().item()
+
+
+def on_its_own_output() -> None:
+    state, out = None, SERIES[:, 0, None]
+    for _ in range(9):
+        out, state = CELLS(LAYER(out), state)
+
+
+def on_what_the_host_read() -> None:
+    state, x = None, SERIES[:, 0, None]
+    for _ in range(9):
+        out, state = CELLS(x, state)
+        x = SERIES[:, int(out.argmax()) % 9, None]
+
+
+def a_few_times() -> None:
+    state = None
+    for at in range(4):
+        _, state = CELLS(SERIES[:, at, None], state)
+
+
+def acting() -> None:
+    with torch.no_grad():
+        time_by_time()
+
+
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [(time_by_time, [9]), (on_its_own_output, []), (on_what_the_host_read, []), (a_few_times, []), (acting, [])],
+)
+def test_a_recurrent_net_that_is_called_for_one_time_after_another(step: Callable[[], None], times: list[int]) -> None:
+    """Where an input hangs on the output before, or may, it has to be."""
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        step()
+    found = lines.document()["stepwise"]
+    assert [row[3] for row in found] == times and all(row[2].endswith("time_by_time") for row in found)
+
+
 A, B, C = torch.randn(2, 300, 8), torch.randn(2, 8, 300), torch.randn(2, 300, 8)
 
 
@@ -793,3 +845,63 @@ def test_lines_that_make_large_tensors() -> None:
     rows = lines.document()["large"]
     assert [(made, part) for _, _, _, made, part in rows] == [(2**19, 2 / 3), (2**18, 1 / 3)]
     assert rows[0][1] == rows[1][1] + 1
+
+
+HEAD, MANY, AT = nn.Linear(8, 1000), torch.randn(4, 10, 8), torch.arange(40).view(4, 10, 1)
+
+
+def of_targets_alone() -> None:
+    (HEAD(MANY) / 0.7).gather(2, AT).sum()
+
+
+def of_candidates() -> None:
+    scores = HEAD(MANY).flatten(0, 1)
+    scores[torch.arange(40)[:, None], AT.view(40, 1)].exp()
+
+
+def of_first_columns() -> None:
+    (HEAD(MANY)[..., :100] * 2).sum()
+
+
+def of_masked_rows() -> None:
+    rows = MANY.flatten(0, 1)
+    nn.functional.cross_entropy(HEAD(rows)[torch.arange(40) % 8 == 0], AT.flatten()[:5])
+
+
+def of_chosen_rows() -> None:
+    HEAD(MANY).relu().index_select(1, torch.tensor([3])).sum()
+
+
+@pytest.mark.parametrize(
+    ("step", "cause", "used"),
+    [
+        (of_targets_alone, COLUMNS, "less than 1"), (of_candidates, COLUMNS, "less than 1"),
+        (of_first_columns, COLUMNS, 10), (of_masked_rows, FEW_ROWS, 12), (of_chosen_rows, FEW_ROWS, 10),
+    ],
+)  # fmt: skip
+def test_a_product_of_which_little_is_used(step: Callable[[], None], cause: Any, used: int) -> None:
+    (found,) = (one for one in for_less(step) if one.cause in (COLUMNS, FEW_ROWS))
+    assert (found.cause, found.times, found.call.function) == (cause, used, step.__name__)
+    assert 0.4 < found.part <= 1, "of its line, which does more"
+
+
+def of_all_and_few() -> None:
+    scores = HEAD(MANY)
+    scores.gather(2, AT) - scores.logsumexp(2, keepdim=True)
+
+
+def of_fixed_numbers() -> None:
+    (MANY @ torch.randn(8, 1000))[..., :3].sum()
+
+
+def of_actions() -> None:
+    nn.Linear(8, 8)(torch.randn(4000, 8)).gather(1, torch.zeros(4000, 1, dtype=torch.long)).sum()
+
+
+def of_half() -> None:
+    HEAD(MANY)[:, :5].sum()
+
+
+@pytest.mark.parametrize("step", [of_all_and_few, of_fixed_numbers, of_actions, of_half, lambda: HEAD(MANY)])
+def test_a_product_that_is_used_otherwise_or_not_the_models_is_not_told(step: Callable[[], None]) -> None:
+    assert not {COLUMNS, FEW_ROWS} & {one.cause for one in for_less(step)}

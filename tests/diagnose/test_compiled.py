@@ -252,6 +252,16 @@ def test_nothing_is_said_where_all_was_compiled_or_torchs_own_code_recompiles() 
     torchs = CompiledFunction(file="/x/site-packages/torch/nn/c.py", function="forward", line=1, graphs=9, recompiles=8)
     found = with_compiled(verdict(LAUNCH), facts(torchs)).findings[0]
     assert (found.id, found.where) == ("recompiles", LAUNCH.where)
+    root = RootFacts(name="OptimizedModule", parameters=1, modules=1, compiled=True, called=("train.py", 9, "main"))
+    of = msgspec.structs.replace(facts(torchs), roots=(root,))
+    assert with_compiled(verdict(), of).findings[0].where == Place(file="train.py", line=9, function="main")
+
+
+def test_what_goes_on_in_eager_mode_since_it_was_compiled_too_often_is_a_cause() -> None:
+    """Of a Sequential eight graphs were made, and the screen had it last."""
+    found = Finding(id="compute", bound="compute", share=0.9)
+    function = CompiledFunction(file="m.py", function="forward", line=1, graphs=8, recompiles=7, limit=8, reached=True)
+    assert [one.id for one in with_compiled(verdict(found), facts(function)).findings] == ["recompiles", "compute"]
 
 
 def test_what_the_compiler_fails_on_is_told_as_that() -> None:

@@ -1,5 +1,6 @@
 """Operations that something else does for less: told where they take much of a trace, at the line that has most."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from hotlap.diagnose.repeated import (
     Repeated,
     of_lines,
 )
-from hotlap.diagnose.statements import repeating
+from hotlap.diagnose.statements import NORMS, repeating
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.profile import Lines
@@ -141,6 +142,48 @@ def test_statements_have_the_device_s_work_at_their_lines(tmp_path: Path, body: 
     found = known_ops(rank, (BANDWIDTH,), step_ms=10.0)
     assert [one.id for one in found[:-1]] == ([cause] if cause else [])
     assert found[0].where == (at if cause else None) and found[0].share == pytest.approx(0.6 if cause else 0.9)
+
+
+LAYER = (
+    "u = x.mean({0}, keepdim=True)\n    v = ((x - u) ** 2).mean({0}, keepdim=True)\n    return g * (x - u) / v.sqrt()"
+)
+RMS = "u = x.pow(2).mean(-1, keepdim=True)\n    return x * torch.rsqrt(u + 1e-6) * g"
+STD = "return (x - x.mean(dim=-1, keepdim=True)) / (x.std(dim=-1, keepdim=True) + 1e-6)"
+SCORES = "u = x - x.mean()\n    v = torch.sqrt(x.var() + 1e-6)\n    return u / v"
+
+
+@pytest.mark.parametrize(
+    ("body", "instead", "on_cpu"),
+    [
+        (LAYER.format("-1"), "F.layer_norm(x, x.shape[-1:])", True),
+        (LAYER.format("1"), "F.layer_norm(x.movedim(1, -1), x.shape[1:2]).movedim(-1, 1)", True),
+        (LAYER.format("(2, 3)"), "F.instance_norm(x)", True),
+        (LAYER.format("dims"), "", False),  # over what is not known
+        (STD, "F.layer_norm(x, x.shape[-1:])", True),
+        (RMS, "F.rms_norm(x, x.shape[-1:])", False),  # on the CPU torch computes that in as many operations
+        (SCORES, "", False),
+        (f"F.layer_norm(x, (9,))\n    {STD}\n    {SCORES}" + "\n    x = x + 1" * 12, "", False),
+    ],
+)
+def test_norms_by_hand_have_the_operation_that_does_it(body: str, instead: str, on_cpu: bool, tmp_path: Path) -> None:
+    (file := tmp_path / "norm.py").write_text(f"def norm(x, g):\n    {body}\n")
+    at = Place(file=str(file), line=3 if "\n" in body else 2, function="norm")
+    row = KernelTime(by="line", key="norm.py:3", ns=12 * MS, count=2, share=0.6, longest_ns=MS, where=at)
+    rank = msgspec.structs.replace(on_a_device("aten::mul", 12 * MS), kernels=(row,))
+    told = [one.instead for one in known_ops(rank, (BANDWIDTH,), step_ms=10.0) if one.id == "norm-by-hand"]
+    assert [text.split("`")[1] for text in told] == ([instead] if instead else [])
+    host = HostTime(name="aten::mul", ns=10 * MS, total_ns=10 * MS, count=20, where=at)
+    cpu = msgspec.structs.replace(on_the_cpu("aten::mul", MS), model=(host,))
+    assert ("norm-by-hand" in [one.id for one in known_ops(cpu, (COMPUTE,), step_ms=10.0)]) is on_cpu
+
+
+def test_what_torchs_norms_compute_is_the_same() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    for (centred, over), text in NORMS.items():
+        dims, got = ast.literal_eval(over), eval(text.replace("{x}", "x"), {"F": torch.nn.functional, "x": x})
+        u = x.mean(dims, keepdim=True) if centred else torch.zeros(())
+        by_hand = (x - u) / torch.sqrt(((x - u) ** 2).mean(dims, keepdim=True) + 1e-5)
+        torch.testing.assert_close(got, by_hand, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("count", "bound"), [(2000, "launch"), (20, "compute")])

@@ -14,13 +14,16 @@ from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import MODEL, CpuUse, Jump, LongSteps, Measured
 from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN, CUDNN_OFF, ID
+from hotlap.diagnose.findings.steps_grow import PILE_UP, with_hooks
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import (
+    BesidesFacts,
     CompiledFunction,
     ExchangeFacts,
     Facts,
     HostFacts,
+    Hung,
     LoaderFacts,
     MemoryFacts,
     OptimizerFacts,
@@ -29,6 +32,7 @@ from hotlap.records.run import (
     UnusedFacts,
     WastedFacts,
 )
+from made_runs import diagnosis_of
 
 LOADER = LoaderFacts(
     dataset="Rows", iterable=False, workers=0, batches=40, batch_size=64, training=True, default_collate=True,
@@ -148,6 +152,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
     ("long-steps", {"long": LONG}),
+    ("loader-hangs", {"more": {"hung": Hung(waited_s=40.0, worker=1, worker_pid=9, alive=True)}, "run_ms": 2000.0}),
     ("workers-restart", {"loader": {"workers": 4, "starts": 3, "restarting_ms": 900.0}, "run_ms": 2000.0}),
     ("evaluation-each-step", {"evaluates": True, "phases": Phases(forward=5.0, other=5.0)}),
     ("unused-gradients", {"root": {"parameters": 90, "optimized": 9, "with_gradients": 90}}),
@@ -172,6 +177,57 @@ def test_collections_that_come_of_a_batch_of_many_tensors(loader: dict[str, Any]
     found = findings_of(measured(host={"gc_ms": 3.0, "collections": collections}, loader=loader))
     (text,) = (one.instead for one in found if one.id == "garbage-collection")
     assert ("each batch has 576" in text) is told and "gc.freeze()" in text
+
+
+@pytest.mark.parametrize(("trained", "told"), [((False,), False), ((True,), True), ((True, False), True), ((), True)])
+def test_a_teacher_is_no_evaluation_in_each_step(trained: tuple[bool, ...], told: bool) -> None:
+    besides = tuple(BesidesFacts(name="Net", trained=one, of=10, steps=10, calls=10, took_ms=2.0) for one in trained)
+    found = findings_of(measured(evaluates=True, phases=Phases(forward=5.0, other=5.0), more={"besides": besides}))
+    assert ("evaluation-each-step" in [one.id for one in found]) is told
+
+
+def test_what_hooks_compute_that_pile_up_is_told_once() -> None:
+    hook = Place(file="t.py", function="hook")
+    again = Finding(id="computed-again", bound="compute", share=0.5, named=True, where=hook)
+    other = msgspec.structs.replace(again, where=Place(file="t.py", function="step"))
+    piled = RootFacts(name="Net", parameters=9, modules=3, hooks=(3, 90), alike=(1, 30), hook=("t.py", 7, "hook"))
+    facts = msgspec.structs.replace(measured().facts, roots=(piled,))
+    grows = Finding(id="steps-grow", bound="unknown", share=0.3, named=True, title=PILE_UP)
+    told = with_hooks(diagnosis_of(bound="compute", findings=(again, other, grows)), facts).findings
+    assert set(told) == {other, grows}
+    alone = diagnosis_of(bound="compute", findings=(again, other))
+    assert with_hooks(alone, facts) == alone
+
+
+@pytest.mark.parametrize(
+    ("loader", "collections", "told"),
+    [
+        ({"dataset": "TensorDataset", "batch_size": 4096, "batch_tensors": 2}, 460, False),
+        ({"dataset": "TensorDataset", "batch_size": 8, "batch_tensors": 2}, 460, True),  # of more objects than these
+        ({"batch_size": 4096, "batch_tensors": 2}, 460, True),  # not known to be rows of a tensor
+    ],
+)
+def test_collections_that_come_of_rows_one_by_one_are_in_their_time(
+    loader: dict[str, Any], collections: int, told: bool
+) -> None:
+    found = findings_of(measured(host={"gc_ms": 3.0, "collections": collections}, loader=loader))
+    assert ("garbage-collection" in [one.id for one in found]) is told
+
+
+def test_long_steps_that_are_collections_are_told_as_these() -> None:
+    """2 of 33 steps took 819 ms, and the collector 60.6 ms a step."""
+    for gc_ms, told in ((4.5, ["garbage-collection"]), (2.0, ["garbage-collection", "long-steps"])):
+        found = findings_of(measured(long=LONG, host={"gc_ms": gc_ms, "collections": 20}))
+        assert sorted(one.id for one in found if one.named) == told
+
+
+def test_a_loader_that_hangs_comes_first_with_its_worker(tmp_path: Path) -> None:
+    hung = Hung(waited_s=40.0, worker=1, worker_pid=9, alive=True, file="train.py", line=30, function="main")
+    first, *_ = in_order(findings_of(measured(more={"hung": hung}, run_ms=10_000.0)))
+    assert (first.id, first.share, first.title) == ("loader-hangs", 0.8, "a batch never came: worker 1 hangs")
+    assert first.where is not None and first.where.line == 30 and "py-spy dump --pid 9" in first.instead
+    dead = measured(more={"hung": Hung(waited_s=40.0, worker=1, worker_pid=9, alive=False)}, run_ms=10_000.0)
+    assert "worker 1 is dead" in in_order(findings_of(dead))[0].title
 
 
 def test_an_update_in_many_passes_says_where_each_optimizer_is_made() -> None:

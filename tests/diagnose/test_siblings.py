@@ -32,6 +32,9 @@ def heads(models, x):
     return cat(
         [forward(x) for one in models]
     )
+def sequence(model, x, state):
+    for t in range(9):
+        scores, state = model(x[:, t : t + 1], state)
 def engine(models, batches):
     for x in batches:
         value = forward(x)
@@ -109,7 +112,7 @@ def test_the_loop_over_steps_is_none_over_modules(script: Path) -> None:
     rank = rank_of(script, (3, "forward", 9 * MS))
     assert told(rank, lines_of(script, (8, 1.0, (TRAIN, STEP, FIRST)), **IN_STEP)) == []
     ends: dict[str, Any] = {"places": {"backward": (0, 30, "Engine.update")}}
-    assert told(rank, lines_of(script, (8, 1.0, ((23, "engine"), FIRST)), **ends)) == []
+    assert told(rank, lines_of(script, (8, 1.0, ((26, "engine"), FIRST)), **ends)) == []
 
 
 def test_large_or_few_operations_are_not_told(script: Path) -> None:
@@ -134,3 +137,15 @@ def test_on_a_device_it_is_what_waits_for_them(script: Path) -> None:
     (found,) = told(rank, lines, *waits)
     assert found.share == pytest.approx(0.4 * 0.75 + 0.1) and "the device waits 4.00 ms" in found.evidence
     assert told(rank, lines, COMPUTE) == []
+
+
+def test_a_net_that_is_called_once_a_time_is_told_with_the_call_of_all_times(script: Path) -> None:
+    """Before members, as of one that is called in turn its products are some too."""
+    rows = ((0, 3, "forward", 9, 1.0, ((0, 16, "train"), (0, 23, "sequence"), (0, 3, "forward"))),)
+    lines = Lines(files=(str(script),), stepwise=rows, siblings=lines_of(script, MEMBERS).siblings)
+    rank = rank_of(script, (3, "forward", 6 * MS), (23, "sequence", 2 * MS), (16, "train", 2 * MS))
+    (found,) = told(rank, lines)
+    assert (found.id, found.bound, found.named) == ("time-by-time", "launch", True)
+    assert found.where == Place(file=str(script), line=23, function="sequence")
+    assert found.share == pytest.approx(0.8 * 0.8) and found.cost_ms == pytest.approx(6.4)
+    assert "`model(x, state)`" in found.instead and found.evidence.startswith("9 calls a step")

@@ -25,7 +25,7 @@ from hotlap.records.run import Facts, HostFacts, Step
 from hotlap.records.telemetry import CpuSample, GpuSample, TelemetrySample
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
-from made_runs import ENVIRONMENT, folder_of, write_lines
+from made_runs import ENVIRONMENT, diagnosis_of, folder_of, write_lines
 
 LIMITED = msgspec.structs.replace(ENVIRONMENT, cores=16, cpu_quota=3.5)
 USE = CpuUse(usable=4, cores=16, quota=4.0, seconds=8.0)
@@ -378,6 +378,33 @@ def test_page_faults_have_the_line_that_makes_most_of_the_large_tensors(part: fl
 
 
 @pytest.mark.parametrize(
+    ("cause", "share", "line", "within"),
+    [
+        ("optimizer", 0.4, 20, True),
+        ("idle-rows", 0.4, 20, True),
+        ("optimizer", 0.4, 21, False),  # made elsewhere
+        ("padding", 0.4, 20, False),
+        ("padding", 0.9, 21, True),  # no room beside it
+        ("evaluation", 0.9, 21, False),  # outside of the steps
+    ],
+)
+def test_page_faults_of_an_update_or_without_room_are_a_part_of_that(
+    cause: str, share: float, line: int, within: bool
+) -> None:
+    """An optimizer's temporaries were told as its update and once more as 17% of page faults."""
+    one = msgspec.structs.replace(FAULTS, share=0.2, cost_ms=20.0, beneath=False, named=True)
+    other = Finding(id=cause, bound="compute", share=share, named=True)
+    bare = diagnosis_of(bound="compute", findings=(other, one))
+    lines = Lines(files=("t.py",), large=((0, line, "main", 2**25, 1.0),), places={"optimizer": (0, 20, "main")})
+    told = {found.id: found for found in at_line(bare, lines).findings}["page-faults"]
+    assert (told.beneath, told.named, told.share, told.cost_ms) == (within, not within, 0.2 * (not within), 20.0)
+    assert told.where is not None and told.where.line == line
+
+
+FAULTS = Finding(id="page-faults", bound="unknown", share=0.0, beneath=True)
+
+
+@pytest.mark.parametrize(
     ("more", "share"),
     [
         ({}, 0.18),
@@ -476,3 +503,17 @@ def test_no_advice_counts_its_time_twice(tmp_path: Path) -> None:
     without = msgspec.structs.replace(told, findings=tuple(one for one in told.findings if not one.beneath))
     assert len(without.findings) < len(told.findings)
     assert advise(told, "run") == advise(without, "run")
+
+
+def test_more_workers_than_cores_are_told_at_the_loader_and_not_made_more(tmp_path: Path) -> None:
+    """12 workers on 2 cores: no line, and the finding below it wanted them in more processes."""
+    (file := tmp_path / "train.py").write_text("\nloader = DataLoader(rows, num_workers=12)\n")
+    many = host(waited_ms=40.0, threads_waited_ms=60.0)
+    many = msgspec.structs.replace(
+        many, threads=1, argv=(str(file),), loaders=(msgspec.structs.replace(LOADER, workers=12),)
+    )
+    use = CpuUse(usable=2, cores=2, used=1.9)
+    told = findings_of(Measured(100.0, phases(data=40, forward=60), None, None, many, cpu=use))
+    crowded, waits = (next(one for one in told if one.id == id_) for id_ in ("cpu-crowded", "input"))
+    assert crowded.where is not None and crowded.where.line == 2 and "`num_workers=2` at most" in crowded.instead
+    assert "processes" not in waits.instead

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from hotlap.records.diagnosis import COMPARE, NOT_STEADY, Diagnosis, Place
+from hotlap.records.diagnosis import COMPARE, NOT_STEADY, Diagnosis, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import Lever, Phases, Problem, Run
 from hotlap.records.tune import Dropped, Interval, Parity, Trial, Tune
@@ -742,3 +742,10 @@ def test_how_step_times_change_is_told_once(finding: str, noted: bool) -> None:
     one = msgspec.structs.replace(LOADER, id=finding)
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(one,), unknown=(uneven, "another"))))
     assert (uneven in text) is noted and "note another" in text
+
+
+def test_memory_that_workers_copy_is_shown_beside_dearer_findings() -> None:
+    copies = Finding(id="worker-copies", bound="unknown", share=0.0, title="each worker copies the Python objects")
+    others = [Finding(id=f"other-{at}", bound="compute", share=0.3, title="another") for at in range(4)]
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(*others, copies))))
+    assert "memory each worker copies the Python objects" in text

@@ -11,7 +11,7 @@ import pytest
 import hotlap.diagnose.findings
 from hotlap.diagnose.findings import compute
 from hotlap.diagnose.findings.compute import ISSUING
-from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN_OFF, ID
+from hotlap.diagnose.findings.debug_switches import ANOMALY, CUDNN_OFF, FILLED, ID
 from hotlap.diagnose.findings.debug_switches import UNTOLD as UNMEASURED
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.profiled import with_traces
@@ -822,6 +822,22 @@ def test_what_anomaly_detection_takes_at_least(name: str, told: bool) -> None:
     assert (first.id, first.cost_ms, first.share > 0) == (ID, None, told)
     assert ("check for NaN alone takes 7.00 ms" in first.evidence) is told
     assert (UNMEASURED in first.evidence) is not told
+
+
+@pytest.mark.parametrize(("fills", "zeros", "share"), [(40, 10, 0.2), (0, 0, 0.0)])
+def test_what_deterministic_fill_takes(fills: int, zeros: int, share: float) -> None:
+    """Where next to nothing, as in a step of products, it is no cause that comes first."""
+    seen = Finding(id=ID, bound="unknown", share=0.0, named=True, title=FILLED, evidence=f"on{UNMEASURED}")
+    host = (
+        HostTime(name="aten::fill_", ns=0, total_ns=60 * MS * (fills > 0), count=fills),
+        HostTime(name="aten::zero_", ns=0, total_ns=3 * MS, count=zeros),
+        HostTime(name="aten::mm", ns=9 * MS, total_ns=9 * MS, count=9),
+    )
+    run = diagnosis(seen, Finding(id="compute", bound="compute", share=0.9))
+    found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host, unprofiled_ms=20.0),))).findings
+    one = next(one for one in found if one.id == ID)
+    assert one.share == pytest.approx(share) and UNMEASURED not in one.evidence
+    assert (found[0] is one) is (one.share >= 0.1)
 
 
 def row(name: str, took: int, line: int | None = None, total: int = 0) -> HostTime:

@@ -18,7 +18,8 @@ class Besides:
     def __init__(self, now: Callable[[], int], quiet: Callable[[], bool]) -> None:
         self._now, self._quiet = now, quiet
         self._places = Places()
-        self._models: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._models: dict[int, tuple[weakref.ref[Any], dict[str, Any], frozenset[int]]] = {}
+        """By id: the model, which may be gone at the end, what is told of it, and ids of its parameters."""
         self._step: dict[int, tuple[int, int]] = {}
         """Of the step that is going on: calls, and ns in them, by model."""
         self._begun = self.steps = 0
@@ -32,7 +33,7 @@ class Besides:
             self._step.pop(key, None)
         if key not in self._models and len(self._models) < MOST:
             row = {"name": type(module).__qualname__, "calls": 0, "steps": 0, "took_ms": 0.0, "place": None}
-            self._models[key] = weakref.ref(module), row
+            self._models[key] = weakref.ref(module), row, frozenset(map(id, module.parameters()))
         self._begun = self._now()
 
     def end(self, key: int) -> None:
@@ -57,7 +58,7 @@ class Besides:
     def facts(self, optimized: Collection[int]) -> list[dict[str, Any]]:
         """Of each model. optimized: ids of what optimizers hold."""
         return [
-            {**row, "of": self.steps, "trained": any(id(p) in optimized for p in module.parameters())}
-            for reference, row in self._models.values()
-            if (module := reference()) is not None and row["steps"]
+            {**row, "of": self.steps, "trained": any(one in optimized for one in parameters)}
+            for _, row, parameters in self._models.values()
+            if row["steps"]
         ]

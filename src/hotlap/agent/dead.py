@@ -52,6 +52,9 @@ class Dead:
         self._roots: set[int] = set()
         self._behind: defaultdict[int, set[int]] = defaultdict(set)
         """Nodes that backwards began with, and what lies behind each that they can reach."""
+        self._of_step, self._older, self._into = 0, 0, set[int]()
+        """How many nodes a backward goes through of this step, and of those before; those that lead into these.
+        Without those of parameters, which stay."""
         self.unknown = False
 
     def begin(self, name: str, given: Iterable[int], zero: Any = False, multiplied: Any = None) -> None:
@@ -69,6 +72,10 @@ class Dead:
         self._contents.update(zip(left, self._numbers, strict=False))
         made.writes, made.kept, made.size = [self._contents[one] for one in left], made.kept or kept, size
 
+    def numbers(self, given: Iterable[Any]) -> list[int]:
+        """What is in the memory of these, as far as the step made it."""
+        return [self._contents[one] for one in map(storage, filter(is_plain, given)) if one in self._contents]
+
     def called(self, chain: Chain) -> None:
         """It computed something."""
         self.ops[-1].chain = chain
@@ -81,10 +88,14 @@ class Dead:
         while left and not self.unknown:
             node = left.pop()
             number = sequence_number(node)
-            if number < self._first:
-                continue
             behind = {one for one, _ in node.next_functions if one is not None}
-            self._behind[number].update(map(sequence_number, behind))
+            if number >= self._first:
+                numbers = {*map(sequence_number, behind)}
+                self._behind[number].update(numbers)
+                self._into.update({number} if any(one < self._first for one in numbers) else ())
+                self._of_step += bool(behind)
+            else:
+                self._older += bool(behind)
             left += behind - known
             known |= behind
             self.unknown = len(known) > MOST_NODES
@@ -128,6 +139,13 @@ class Dead:
                 sizes[made.chain[-1], product] += backward if used else made.size + backward
                 times[made.chain[-1], product] += 1
         return [(*at[0], times[at], size / whole[at[0]], *at[1]) for at, size in sizes.most_common() if size]
+
+    def older(self) -> list[tuple[Any, ...]]:
+        """Of the first line whose backward goes on into what steps before have made: the line; through how many nodes
+        of these; their part of all nodes; and the line again."""
+        into = (made.chain[-1] for made in self.ops if made.node in self._into and made.chain)
+        at, all_ = next(into, None), self._older + self._of_step
+        return [(*at, self._older, self._older / all_, *at)] if at is not None and self._older else []
 
     def _in(self, living: Iterable[int]) -> set[int]:
         return {self._contents[one] for one in living if one in self._contents}

@@ -185,7 +185,7 @@ class Lines:
         self._doing: Op | None = None
         self._again = False
         """The first step is over."""
-        self._masks, self._copied_again, self._recurrent = Masks(), CopiedAgain(), Recurrent()
+        self._masks, self._copied_again, self._recurrent = Masks(), CopiedAgain(), Recurrent(self._repeats.dead)
         self.autocasts: list[Place] = []
 
     def document(self) -> dict[str, Any]:
@@ -204,6 +204,7 @@ class Lines:
             "copied": self._copied_again.rows(),
             "masks": self._masks.rows(),
             "recurrent": self._recurrent.rows(),
+            "stepwise": self._recurrent.stepwise(),
             "autocasts": self.autocasts,
             "skipped": self.skipped,
         }
@@ -253,7 +254,7 @@ class Lines:
 
     @contextlib.contextmanager
     def _told(self, holder: Any, attribute: str, act: Callable[..., None]) -> Iterator[None]:
-        """Tell `act(args, kwargs)` when a function has been called; it is the script's own again afterwards."""
+        """Tell `act(args, kwargs, made)` when a function has been called; it is the script's own again afterwards."""
         original = getattr(holder, attribute, None)
         if original is None:
             yield
@@ -262,7 +263,7 @@ class Lines:
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
-            self._tell(act, args, kwargs)
+            self._tell(act, args, kwargs, made)
             return made
 
         own = attribute in vars(holder)
@@ -273,19 +274,21 @@ class Lines:
             if vars(holder).get(attribute) is told:
                 setattr(holder, attribute, original) if own else delattr(holder, attribute)
 
-    def _call(self, name: str, _args: Any, _kwargs: Any) -> None:
+    def _call(self, name: str, _args: Any, _kwargs: Any, _made: Any) -> None:
         place = self.places.innermost(sys._getframe(1))
         if self.looking and place is not None and len(self.calls) < LONGEST and threading.get_ident() == self._thread:
             self.calls.append((name, *place))
 
-    def _recurred(self, args: Any, kwargs: Any) -> None:
-        """A recurrent net was called: which, and with which input and state."""
-        place = self.places.innermost(sys._getframe(1))
-        if self.looking and place is not None and threading.get_ident() == self._thread:
-            given = dict(zip(("module", "x", "state"), args, strict=False))
-            self._recurrent.called(place, **{"x": kwargs.get("input"), "state": kwargs.get("hx"), **given})
+    def _recurred(self, args: Any, kwargs: Any, made: Any) -> None:
+        """A recurrent net was called: which, with which input and state, and what it made."""
+        chain = tuple(self.places.all_of(calls(sys._getframe(1))))
+        if self.looking and not self._again and chain and threading.get_ident() == self._thread:
+            given = {"x": kwargs.get("input"), "state": kwargs.get("hx")}
+            given |= dict(zip(("module", "x", "state"), args, strict=False))
+            self._recurrent.called(chain[-1], **given)
+            self._recurrent.single(chain, given["module"], given["x"], made)
 
-    def _autocast(self, _args: Any, _kwargs: Any) -> None:
+    def _autocast(self, _args: Any, _kwargs: Any, _made: Any) -> None:
         """The script entered one: where, if that changes anything; of the step's lines, if no module does it."""
         frame = sys._getframe(1)
         on = torch.is_autocast_enabled("cuda" if torch.cuda.is_initialized() else "cpu")

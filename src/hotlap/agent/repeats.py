@@ -17,6 +17,7 @@ import torch
 
 from . import siblings
 from .dead import Dead, times_zero
+from .few_used import FewUsed, Product, Use
 from .for_less import ForLess, Told, double
 from .gated import MOST_ROWS, Gated, zeros
 from .op_call import Chain, OpCall, Place, tensors, version
@@ -58,8 +59,8 @@ class Op:
 
     number: of what it makes. given: storages that it gets; written: tensors that it writes to. rows: those that a
     product multiplies, hashes: of these; zeros: see `gated.zeros`. inner: multiplications for each number of its
-    result. told: what does it for less; seen: products that it is given. large: bytes of the large tensors that it
-    makes.
+    result. told: what does it for less; seen: products that it is given; uses, product: see `FewUsed`. large: bytes of
+    the large tensors that it makes.
     """
 
     number: int
@@ -72,6 +73,9 @@ class Op:
     told: list[Told]
     seen: Seen
     cast: bool | None
+    call: OpCall
+    uses: list[Use]
+    product: Product | None = None
     large: int = 0
 
 
@@ -93,7 +97,7 @@ class Repeats:
         self._fresh: set[int] = set()
         """Storages that were made or written to."""
         self._for_less, self._gated, self._same_rows, self.dead = ForLess(), Gated(), SameRows(), Dead()
-        self.recasts = Recasts()
+        self.recasts, self._few_used = Recasts(), FewUsed()
         self._large: Counter[Place] = Counter()
         self._orders = Orders(lambda one: int(self._of(one)[0]))
 
@@ -128,6 +132,8 @@ class Repeats:
             told=self._for_less.begin(call, those, known, draws, self._fresh),
             seen=self._orders.begin(call.name, args, list(filter(is_plain, tensors(*given.values()))), at),
             cast=casts(call),
+            call=call,
+            uses=self._few_used.begin(call, those),
         )
 
     def end(self, op: Op, made: Any) -> bool:
@@ -136,6 +142,7 @@ class Repeats:
         op.told += double(fresh)
         sizes = {storage(one): one.untyped_storage().nbytes() for one in fresh if one.device.type == "cpu"}
         op.large = sum(size for size in sizes.values() if size >= LARGE_BYTES)
+        op.product = self._few_used.end(op.call, op.uses, fresh, op.written)
         kept = not all(storage(one) in self._fresh for one in op.written) or not all(map(is_plain, tensors(made)))
         for at, one in enumerate([*op.written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((op.number, at), next(self._numbers)), at < len(op.written))
@@ -154,6 +161,8 @@ class Repeats:
         self._orders.called(op.seen, chain[-1], work)
         self.dead.called(chain)
         self.recasts.called(chain[-1], op.number, op.cast, self._sizes[op.number])
+        if op.product is not None:
+            self._few_used.called(op.product, chain, self._sizes[op.number])
         if op.cast:
             self._weights.add(op.number)
         self._gated.called(chain, op.number, op.rows, op.zeros)
@@ -169,6 +178,7 @@ class Repeats:
             "repeats": self._again(made, at_line),
             "unused": self._unused(made, at_line),
             "zeroed": self.dead.zeroed(self._living())[:MOST_ROWS],
+            "older": self.dead.older(),
             "gated": self._gated.rows(made, at_line),
             "siblings": siblings.rows(self.dead.ops),
             "recasts": self.recasts.rows()[:MOST_ROWS],
@@ -177,6 +187,7 @@ class Repeats:
             ],
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
+            **self._few_used.rows(at_line),
             **self._for_less.rows(),
         }
 

@@ -178,7 +178,7 @@ class Samples:
         self.stood: dict[Key, int] = {}
         """Of `ns`, that the thread ran, and that it neither ran nor waited for a core."""
         self.idle_ns = 0
-        """The latter over all looks: a wait is counted when it is over, at a later look than those that fell into it."""
+        """The latter over all looks: the system counts a wait when it is over, which may be some looks later."""
         self.squares: Counter[str] = Counter()
         """Sums of squares of what looks count for, by phase."""
         self._phase = Phase()

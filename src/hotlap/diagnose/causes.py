@@ -473,6 +473,16 @@ CELL: Final = Cause(
     "`nn.GRUCell`; else `torch.compile`",
     "compute",
 )
+NORM: Final = Cause(
+    "norm-by-hand",
+    "a normalization is computed by hand",
+    "means, differences, squares, roots and products each read and write all numbers once more, and so do their "
+    "backwards",
+    "`{it}`, one operation each way, with your weight and bias; `nn.BatchNorm` where rows of a batch are normalized "
+    "together, `F.group_norm` for channels; `std` and `var` are of n - 1 unless `unbiased=False`, those of torch's "
+    "norms of n",
+    "bandwidth",
+)
 THROUGH_NUMPY: Final = Cause(
     "through-numpy",
     "tensors go through numpy and back",

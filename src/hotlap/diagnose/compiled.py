@@ -41,7 +41,7 @@ INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
 def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
     """The verdict with what stands in the way of the script's own torch.compile."""
-    found = _of(facts, diagnosis.compiling) if facts is not None else []
+    found = [_called(one, facts) for one in _of(facts, diagnosis.compiling)] if facts is not None else []
     launch = next((one for one in diagnosis.findings if one.id == "launch"), None)
     if not found or launch is None:
         findings = (*diagnosis.findings, *found)
@@ -59,6 +59,15 @@ def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
     if explained.named:
         ordered = in_order(ordered)
     return msgspec.structs.replace(diagnosis, findings=(*ordered, *others))
+
+
+def _called(finding: Finding, facts: Facts) -> Finding:
+    """With the line that calls the model, where what is compiled of it is torch's own, as of a Sequential."""
+    called = next((one.called for one in facts.roots if one.compiled and one.called), None)
+    if finding.where is not None or called is None:
+        return finding
+    file, line, function = called
+    return msgspec.structs.replace(finding, where=Place(file=file, line=line, function=function))
 
 
 def _of(facts: Facts, compiling: float) -> list[Finding]:
@@ -112,7 +121,7 @@ def _recompiles(function: CompiledFunction, compiling: float) -> Finding:
     return LAUNCHED(
         id="recompiles",
         title=f"the model is compiled again and again{took}",
-        named=bool(took),
+        named=bool(took) or function.reached,
         where=_place(function, function.line),
         evidence=f"{function.function} was recompiled {function.recompiles} times, the last time because "
         f"{_guard_of(function.reason)}{_took(function)}",

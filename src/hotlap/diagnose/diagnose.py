@@ -22,7 +22,7 @@ from hotlap.runs.folder import FILES, RankFolder, RunFolder
 
 from .balance import Late, late_rank, straggler, without_the_wait, without_waiting
 from .cpu_use import GpuUse, cpu_use, gpu_use, kept_busy
-from .findings import cpu_crowded, findings_of
+from .findings import cpu_crowded, findings_of, loader_hangs
 from .findings._base import CpuUse, Measured
 from .findings.long_steps import long_of
 from .findings.workers_restart import without_restarts
@@ -304,8 +304,6 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     if facts is None:
         why = "hotlap had a problem of its own" if problems else "the process died"
         said.append(f"the model and loaders are unknown: {why} before hotlap wrote them down (facts.json)")
-    elif hung := _hung(facts):
-        said.append(hung)
     elif facts.samples_from == "none":
         said.append("samples/s is unknown: no batch with a first dimension was seen")
     if not rank.steady.settled:
@@ -439,13 +437,8 @@ def _hung(facts: Facts | None) -> str:
     """A wait for a batch in which the loop ended, in words; "" where it did not."""
     if facts is None or facts.hung is None:
         return ""
-    hung = facts.hung
-    at = f" at {hung.file}:{hung.line}" if hung.file else ""
-    whose = "" if hung.worker is None else f" of worker {hung.worker} (process {hung.worker_pid}, "
-    whose += "" if hung.worker is None else "alive)" if hung.alive else "dead)"
-    said = f"the loop had waited {hung.waited_s:.0f} s for a batch{whose}{at} when it ended"
-    forked = "; a forked worker inherits locks but not the threads that hold them: OMP_NUM_THREADS=1, "
-    return said + (f'{forked}or multiprocessing_context="forkserver"' if hung.alive else "")
+    said = loader_hangs.said(facts.hung)
+    return f"{said}; {loader_hangs.LOCKS}" if facts.hung.alive else said
 
 
 def _too_few(rank: Rank) -> str:

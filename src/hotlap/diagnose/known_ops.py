@@ -16,8 +16,8 @@ from hotlap.trace import scaling
 
 from . import masks, recasts
 from .causes import JACOBIAN, Cause
-from .repeated import SPARSE, Line, Repeated, not_needed
-from .statements import calls, cross_entropy_at, last_of_all_at, pairs_at, product_at
+from .repeated import OF_FEW, SPARSE, Line, Repeated, not_needed
+from .statements import calls, cross_entropy_at, last_of_all_at, layer_norm_at, norm_at, pairs_at, product_at
 
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
@@ -268,6 +268,10 @@ def known_ops(
     findings = tuple(masks.with_facts(findings, masked, of_masks))
     told += of_masks
     told += recasts.again(sized, recast, share, step_ms, left)
+    at = {(one.where.file, one.where.line) for one in told if one.where}
+    spare = [
+        one for one in spare if one.cause not in OF_FEW or one.line not in at
+    ]  # the last position, by its statement
     told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
     return (*told, *_less(findings, sum(one.share for one in told)))
 
@@ -305,9 +309,9 @@ def _jacobian_at(place: Place) -> Cause | None:
     return JACOBIAN.cause if calls(place, JACOBIAN) else None
 
 
-ON_THE_CPU: Final = (last_of_all_at, _jacobian_at)
+ON_THE_CPU: Final = (last_of_all_at, layer_norm_at, _jacobian_at)
 """Causes that statements show. Others are told by where the host is."""
-ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, pairs_at, _jacobian_at)
+ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, norm_at, pairs_at, _jacobian_at)
 
 
 def _statements(

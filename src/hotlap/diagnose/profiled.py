@@ -92,6 +92,8 @@ DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 SEARCHES: Final = "aten::_is_any_true"
 SEARCH: Final = (SEARCHES, "aten::isnan")
 """What anomaly detection calls of each gradient: the first is called by nothing else."""
+FILL: Final = "aten::fill_"
+ZERO: Final = "aten::zero_"
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -274,18 +276,23 @@ def with_backwards(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
         return diagnosis
     found = diagnosis.findings
     step_ms, rank = diagnosis.step_ms, traces.ranks[0]
-    return with_findings(diagnosis, (_with_backward(finding, found, rank, step_ms) for finding in found))
+    backward = (diagnosis.phases.backward or 0.0) / step_ms
+    return with_findings(diagnosis, (_with_backward(finding, found, rank, step_ms, backward) for finding in found))
 
 
-def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrace, step_ms: float) -> Finding:
-    """A cause in the model with what the backward takes of it, in which only a trace tells lines and ops apart."""
+def _with_backward(
+    finding: Finding, findings: Sequence[Finding], rank: RankTrace, step_ms: float, backward: float
+) -> Finding:
+    """A cause in the model with what the backward takes of it, in which only a trace tells lines and ops apart.
+    backward: that phase's share of the step, as a trace's steps may be longer in one phase than in others."""
     model = next((one.share for one in findings if one.id == "compute"), 0.0)
     whole = sum(row.ns for row in rank.model)
     if not whole or finding.where is None:
         return finding
     if finding.id == IDLE_ROWS:
         took = sum(row.total_ns for row in rank.model if row.name.startswith(DENSE))
-        share = finding.share + model * took / whole
+        all_ = sum(row.total_ns for row in rank.model if row.name == "hotlap:backward")
+        share = finding.share + (backward * min(1.0, took / all_) if all_ else model * took / whole)
         said = f"{finding.evidence}; with their dense gradients {ms(share * step_ms)}"
         with_them = msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said)
         return with_them if took else finding
@@ -387,11 +394,16 @@ def _beside_ops(finding: Finding, traces: TraceReport, model_ms: float, step_ms:
 
 def _with_search(finding: Finding, rank: RankTrace, step_ms: float) -> Finding:
     """Anomaly detection with what it takes at least: its search of the gradients, one `isnan` each. What it takes in
-    all stays unknown."""
+    all stays unknown. Deterministic fill with its fills, which are those that make no zeros."""
     counts, took = Counter[str](), Counter[str]()
     for row in rank.model:
         counts[row.name] += row.count
         took[row.name] += row.total_ns
+    if finding.id == debug_switches.ID and finding.title == debug_switches.FILLED and counts.total():
+        filled = took[FILL] * max(0.0, 1 - counts[ZERO] / max(1, counts[FILL]))
+        cost, said = host_ms(rank, filled), "; by the trace these fills take {} of a step, which the phases hold"
+        evidence = finding.evidence.replace(debug_switches.UNTOLD, said.format(ms(cost)))
+        return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), cost_ms=cost, evidence=evidence)
     if finding.id != debug_switches.ID or finding.title != debug_switches.ANOMALY or not counts[SEARCHES]:
         return finding
     cost = host_ms(rank, sum(took[name] * min(1.0, counts[SEARCHES] / max(1, counts[name])) for name in SEARCH))

@@ -115,6 +115,22 @@ ORDER: Final = Cause(
     "order; the same for attention without softmax, `q @ (k.mT @ v)`; results differ by rounding",
     "compute",
 )
+COLUMNS: Final = Cause(
+    "few-columns",
+    "scores of all classes are computed, and a few of them used",
+    "the product with all weights, and its backward with a gradient of mostly zeros, go over every class",
+    "only those that are used: `(hidden[:, None] * head.weight[at]).sum(-1) + head.bias[at]` with `at` of (rows, k), "
+    "in place of `head(hidden).gather(1, at)`; candidates that all rows share: `F.linear(hidden, head.weight[at], "
+    "head.bias[at])`",
+    "compute",
+)
+ROWS: Final = Cause(
+    "few-rows",
+    "scores of all rows are computed, and a few rows used",
+    "what is computed of the other rows is thrown away, and its backward is all zeros",
+    "choose the rows before it, not after: `head(hidden[rows])` in place of `head(hidden)[rows]`",
+    "compute",
+)
 DOUBLE: Final = Cause(
     "promoted-to-double",
     "double-precision numbers enter the step",
@@ -132,6 +148,8 @@ SAID: Final = {
     SAME_ROWS: "each row of a product occurs {} times; all but the first take {} a step",
     NOT_CARRIED: "{} calls a step, each with a longer sequence than the last; computing the old part again takes "
     "{} a step",
+    COLUMNS: "{}% of what this makes is used; the rest takes {} a step",
+    ROWS: "{}% of what this makes is used; the rest takes {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     UNUSED: "no backward goes through {} operations of this call, and nothing else uses their results; they take {} a "
     "step",
@@ -141,6 +159,7 @@ SAID: Final = {
     SPARSE_MADE: "{}% of a matrix that the step makes are zeros; products with them take {} a step",
     TAP_BY_TAP: "a kernel of {} taps; FFT saves {} a step",
 }
+OF_FEW: Final = (COLUMNS, ROWS)
 OF_ZEROS: Final = (SPARSE, SPARSE_MADE)
 LEAST_OF: Final = {UNUSED: 0.05, ZEROED: 0.05, SPARSE: 0.1, SPARSE_MADE: 0.1}
 """Of what the machine leaves of the step, where it is not LEAST: what can be left out as it is is told sooner."""
@@ -174,15 +193,18 @@ def of_lines(lines: Lines, backward: float = 1.0) -> Iterator[Repeated]:
         HALF: lines.half,
         DOUBLE: lines.double,
         NOT_CARRIED: lines.recurrent,
+        COLUMNS: lines.few_columns,
+        ROWS: lines.few_rows,
     }
     for cause, rows in kinds.items():
-        for file, line, _, times, part, call, at, function in rows:
+        for file, line, _, count, part, call, at, function in rows:
             if max(file, call) < len(lines.files):
                 place = place_in(lines.files, (call, at, function))
                 if cause is HALF and lines.autocasts and lines.autocasts[0][0] < len(lines.files):
                     place = place_in(lines.files, lines.autocasts[0])
                 if cause in OF_ZEROS and product_at(Place(file=lines.files[file], line=line)) is not None:
                     continue  # told by its statement, as one-hot or diagonal
+                times = "less than 1" if cause in OF_FEW and not count else count
                 # What is unused has no backward in the line's time, as the rest has.
                 of_both = part / (1 + backward * (1 - part)) if cause is UNUSED else part
                 yield Repeated((lines.files[file], line), times, of_both, place, cause)

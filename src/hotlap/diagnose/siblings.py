@@ -1,5 +1,5 @@
-"""Modules of one shape that are run one by one in a Python loop though none needs what the others make, as the members
-of an ensemble: small products in place of batched ones."""
+"""What is run one by one in a Python loop though none needs what the others make, small operations in place of large
+ones: modules of one shape, as the members of an ensemble; a recurrent net, for one time after another."""
 
 import ast
 import functools
@@ -9,12 +9,13 @@ from typing import Final, NamedTuple
 
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
-from hotlap.records.profile import Lines, place_in
+from hotlap.records.profile import FramedLine, Lines, place_in
 from hotlap.records.trace import RankTrace
 from hotlap.trace.findings._base import idle, total
 
 from .causes import Cause
 from .source import COMPREHENSIONS, called_in, loops_at, statement_at
+from .statements import of_all_times, with_text
 
 FEWEST: Final = 4
 """Of them that need nothing that the others make."""
@@ -37,6 +38,18 @@ SIBLINGS: Final = Cause(
     "`params, buffers = torch.func.stack_module_state(models)` for the optimizer too, and `torch.vmap` of "
     "`torch.func.functional_call`; heads with the same input: one layer n times as wide; convolutions: "
     "`groups=n`",
+    "launch",
+)
+
+
+STEPWISE: Final = Cause(
+    "time-by-time",
+    "a recurrent net is called once for each time of a sequence",
+    "all inputs are there before the first call; each call is small operations of its own, forward and backward, and "
+    "so is what comes before and after it for one time",
+    "once with all times, `{it}`, in place of the loop: an `nn.LSTM`, `nn.GRU` or `nn.RNN` goes through them by "
+    "itself, and heads and losses of all times are one call each, as `F.cross_entropy(scores.flatten(0, 1), "
+    "targets.flatten())`; keep the loop only for steps whose input is made of the last output",
     "launch",
 )
 
@@ -66,7 +79,10 @@ class Products(NamedTuple):
 def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None, step_ms: float) -> Iterator[Finding]:
     """The loop that takes most, with its part of those findings that only say where this time goes."""
     on_device, found = rank.device_name != "cpu", []
-    for loop, products in _loops(lines).items() if lines is not None else ():
+    if lines is not None and (told := list(_stepwise(rank, findings, lines, step_ms))):
+        yield from told
+        return
+    for loop, products in _loops(lines, lines.siblings).items() if lines is not None else ():
         wide = [one for one in products if one.times >= FEWEST]
         took = [sum(one.part * _ns(rank, one.where) for one in those) for those in (wide, products)]
         if wide and took[0] >= MOSTLY * took[1]:
@@ -75,11 +91,26 @@ def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None
             found.append((share, max(one.times for one in wide), loop.where))
     for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
         if share >= LEAST:
-            took_ms = ms(share * step_ms)
-            waits = f"the device waits {took_ms} of the step for" if on_device else f"{took_ms} of the step goes to"
-            said = f"{times} products of one shape, each with its own weights, called from this loop; {waits} "
-            said += "what it calls"
-            yield SIBLINGS.finding(share, where, said)
+            said = f"{times} products of one shape, each with its own weights, called from this loop; "
+            yield SIBLINGS.finding(share, where, said + _took(share * step_ms, on_device))
+
+
+def _took(took_ms: float, on_device: bool) -> str:
+    waits = f"the device waits {ms(took_ms)} of the step for" if on_device else f"{ms(took_ms)} of the step goes to"
+    return f"{waits} what it calls"
+
+
+def _stepwise(rank: RankTrace, findings: Sequence[Finding], lines: Lines, step_ms: float) -> Iterator[Finding]:
+    """The loop over times that takes most."""
+    on_device, found = rank.device_name != "cpu", []
+    for loop, calls in _loops(lines, lines.stepwise).items():
+        inside = functools.partial(_inside, loop, calls)
+        share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
+        found.append((share, max(one.times for one in calls), loop.where))
+    for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
+        if share >= LEAST:
+            said = f"{times} calls a step, each for one time; {_took(share * step_ms, on_device)}"
+            yield with_text(STEPWISE, of_all_times(where)).finding(share, where, said, share * step_ms)
 
 
 def _inside(loop: Loop, products: Sequence[Products], at: Place | None) -> float:
@@ -115,13 +146,13 @@ def _ns(rank: RankTrace, at: Place) -> int:
     return sum(row.ns for row in rank.model if row.where and (row.where.file, row.where.line) == (at.file, at.line))
 
 
-def _loops(lines: Lines) -> dict[Loop, list[Products]]:
-    """By loop, the products that it leads to."""
+def _loops(lines: Lines, rows: Sequence[FramedLine]) -> dict[Loop, list[Products]]:
+    """By loop, the products, or calls, that it leads to."""
     found: defaultdict[Loop, list[Products]] = defaultdict(list)
     ends = [lines.places[one] for one in ("backward", "optimizer") if one in lines.places]
     trains = TRAINS | {function.rpartition(".")[2] for *_, function in ends}
     of_the_step = {(lines.files[file], function) for file, _, function in ends if file < len(lines.files)}
-    for *_, times, part, of in lines.siblings:
+    for *_, times, part, of in rows:
         if not of or max(frame[0] for frame in of) >= len(lines.files):
             continue
         frames = [place_in(lines.files, frame) for frame in of]

@@ -25,6 +25,7 @@ from .causes import (
     LENGTH,
     LIST,
     MANAGER,
+    NORM,
     ONE_HOT,
     PAIRS,
     PARAMETERS,
@@ -54,6 +55,18 @@ from .source import (
 
 SHORT: Final = 60
 """Letters of the user's that are shown."""
+SHORT_BODY: Final = 12
+"""Statements of a function that only normalizes."""
+MEANS: Final = frozenset({"mean", "var", "std", "var_mean", "std_mean"})
+NORMS: Final = {
+    (True, "-1"): "F.layer_norm({x}, {x}.shape[-1:])",
+    (False, "-1"): "F.rms_norm({x}, {x}.shape[-1:])",
+    (True, "1"): "F.layer_norm({x}.movedim(1, -1), {x}.shape[1:2]).movedim(-1, 1)",
+    (True, "(2, 3)"): "F.instance_norm({x})",
+    (True, "(-2, -1)"): "F.instance_norm({x})",
+    (True, "(1, 2, 3)"): "F.group_norm({x}, 1)",
+}
+"""What does the same in one operation, by whether a mean is taken off, and over which dimensions."""
 _ONE_HOT, _DIAGONAL = frozenset({"one_hot"}), frozenset({"diag", "diag_embed"})
 PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
@@ -182,7 +195,7 @@ def cut_at(place: Place) -> tuple[Place, Cause] | None:
             if isinstance(cut, ast.Assign) and own in {cut, then or loop}:
                 found = place_at(place.file, cut.lineno)
                 if _is_cut(cut, found):
-                    return found, _with(CUT, short(cut))
+                    return found, with_text(CUT, short(cut))
     return None
 
 
@@ -299,6 +312,44 @@ def cross_entropy_at(place: Place) -> Cause | None:
     return CROSS_ENTROPY if by_hand else None
 
 
+def norm_at(place: Place) -> Cause | None:
+    """Whether the function around a line normalizes its first argument by hand: by a root of a mean of squares, with
+    `keepdim`, and does little else."""
+    function = function_at(place)
+    if not isinstance(function, ast.FunctionDef) or _trains(function) or len(function.body) > SHORT_BODY:
+        return None
+    nodes, called = list(ast.walk(function)), called_in(function)
+    powers = {ast.unparse(one.right) for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Pow)}
+    squared = called & {"pow", "square", "var", "std", "var_mean", "std_mean"} or "2" in powers
+    rooted = called & {"sqrt", "rsqrt", "std", "std_mean"} or powers & {"0.5", "-0.5"}
+    keeps = any(isinstance(one, ast.keyword) and one.arg == "keepdim" for one in nodes)
+    given = [one.arg for one in function.args.args if one.arg != "self"]
+    if not (squared and rooted and keeps and given) or not called & MEANS:
+        return None
+    x = given[0]
+    centred = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Sub) and _is(one.left, x) for one in nodes)
+    means = [one for one in calls_in(function) if name_of(one).split(".")[-1] in MEANS]
+    over = {ast.unparse(arg) for one in means for arg in _dimension(one)}
+    instead = NORMS.get((centred, over.pop() if len(over) == 1 else ""))
+    return with_text(NORM, instead.replace("{x}", x)) if instead else None
+
+
+def layer_norm_at(place: Place) -> Cause | None:
+    """The same where a mean is taken off: on the CPU torch computes `rms_norm` as one does by hand."""
+    cause = norm_at(place)
+    return cause if cause is not None and "rms_norm" not in cause.instead else None
+
+
+def _dimension(call: ast.Call) -> list[ast.expr]:
+    """Over which it reduces, as it is written: of `torch.mean(x, -1)` the second, of `x.mean(-1)` the first."""
+    named = [one.value for one in call.keywords if one.arg in {"dim", "axis"}]
+    return named or call.args[name_of(call).startswith("torch.") :][:1]
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
 def _by_what_it_calls(
     own: ast.stmt, calls: Sequence[ast.Call], place: Place, inside: str, known_here: Sequence[Known]
 ) -> Cause | None:
@@ -314,14 +365,14 @@ def _by_what_it_calls(
                 return _about(known.cause, call)
         for one in indexed:
             if isinstance(one.value, ast.Attribute) and one.value.attr in known.indexers:
-                return _with(known.cause, short(one))
+                return with_text(known.cause, short(one))
     for known in known_here:
         if function in known.ends or package in known.packages:
-            return _with(known.cause, f"{function}(...)")
+            return with_text(known.cause, f"{function}(...)")
     if (searched := _searched(own, place)) is not None:
-        return _with(LIST, searched)
+        return with_text(LIST, searched)
     if (cut := next(filter(_sorts_for_few, indexed), None)) is not None:
-        return _with(SORTED, short(cut))
+        return with_text(SORTED, short(cut))
     if re.search("[Tt]okeni[sz]", qualified):
         return next(one.cause for one in KNOWN if one.cause.id == "tokenizing")
     made = [call for call in calls if re.fullmatch(ARRAYS, name_of(call)) and of_many(call)]
@@ -348,7 +399,7 @@ def elements(place: Place, nested: bool = False) -> Cause | None:
     if own is None or len(loops) < 1 + nested:
         return None
     loop = loops[0]
-    cause = _with(ELEMENTS, short(loop.iter if isinstance(loop, ast.For) else getattr(loop, "test", loop)))
+    cause = with_text(ELEMENTS, short(loop.iter if isinstance(loop, ast.For) else getattr(loop, "test", loop)))
     return replace(cause, instead=cause.instead + ADDS_UP) if _adds_up(own, loop) else cause
 
 
@@ -460,7 +511,37 @@ def through_numpy(place: Place) -> bool:
 
 
 def _about(cause: Cause, call: ast.Call) -> Cause:
-    return _with(cause, short(call.args[0] if cause.id == "tensor-of-list" else call))
+    return with_text(cause, short(call.args[0] if cause.id == "tensor-of-list" else call))
+
+
+def of_all_times(place: Place) -> str:
+    """The call at a line of a loop with whole tensors in place of what the loop takes of them: `model(x, state)` of
+    `model(x[:, t : t + 1], state)`, or, where that is not seen, what such a call looks like."""
+    own, loops = statement_at(place), [one for one in loops_at(place) if isinstance(one, ast.For)]
+    over = {node.id for one in loops[:1] for node in ast.walk(one.target) if isinstance(node, ast.Name)}
+
+    def whole(node: ast.expr) -> ast.expr:
+        if not isinstance(node, ast.Subscript):
+            return node
+        return node.value if any(getattr(one, "id", "") in over for one in ast.walk(node.slice)) else node
+
+    for call in calls_in(own) if own is not None else ():
+        if (args := [*map(whole, call.args)]) != call.args:
+            return short(ast.Call(call.func, args, call.keywords))
+    return "out, state = self.rnn(x, state)"
+
+
+def kept_at(place: Place) -> str:
+    """A line with what it keeps from step to step read without its graph: `mean = 0.9 * mean.detach() + new`."""
+    own = simple_at(place)
+    if isinstance(own, ast.AugAssign):
+        own = ast.Assign([own.target], ast.BinOp(own.target, own.op, own.value), lineno=own.lineno)
+    if isinstance(own, ast.Assign) and len(own.targets) == 1:
+        target, value = (re.escape(ast.unparse(own.targets[0])), ast.unparse(own.value))
+        said, times = re.subn(rf"(?<![\w.]){target}(?![\w.(])", lambda found: f"{found[0]}.detach()", value)
+        if times:
+            return f"{ast.unparse(own.targets[0])} = {said}"
+    return "state = state.detach()"
 
 
 def short(node: ast.AST) -> str:
@@ -471,7 +552,8 @@ def short(node: ast.AST) -> str:
     return f"{name_of(node)}(...)" if isinstance(node, ast.Call) and name_of(node) else f"{text[:SHORT]} ..."
 
 
-def _with(cause: Cause, it: str) -> Cause:
+def with_text(cause: Cause, it: str) -> Cause:
+    """The cause with an expression of the user's in its advice."""
     return replace(cause, instead=cause.instead.replace("{it}", it))
 
 

@@ -18,11 +18,14 @@ from .between import with_between
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
-from .findings import compute, expert_loop, own_graph, page_faults
+from .findings import compute, expert_loop, own_graph, page_faults, steps_grow
 from .findings._base import Measured
 from .in_methods import with_methods
+from .in_the_loop import with_lines
 from .left_out import with_left_out
 from .long_samples import with_long_steps
+from .of_the_loss import with_loss
+from .older_graphs import with_older
 from .patchable import with_patch
 from .sampled import with_samples
 
@@ -129,9 +132,11 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
                 called,
                 rank.facts.host if rank.facts else None,
             )
-            found = with_between(found, samples, rank.facts)
+            found = with_lines(with_between(found, samples, rank.facts), called)
         if (lines := rank.document(Lines)) is not None:
-            found = page_faults.at_line(with_left_out(found, lines), lines)
+            found = with_loss(found, lines, called)
+            found = page_faults.at_line(with_older(with_left_out(found, lines), lines), lines)
+        found = steps_grow.with_hooks(found, rank.facts)
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"the profile can't be read: {error}"))

@@ -60,7 +60,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PEAK: Final = "peak-memory"
-"""The finding about the peak of memory, which takes no time, and is shown always."""
+OF_MEMORY: Final = (PEAK, "worker-copies")
+"""Findings about memory, which take no time, and are shown always."""
 LEAST_NAMED: Final = 0.1
 """Of the step, from which a cause comes before what only says where the time is."""
 
@@ -72,7 +73,7 @@ ABOUT: Final = 0.75
 
 BESIDE_THE_REST: Final = ("cpu-crowded", "long-steps", "late-mallocs")
 """Causes whose time is in no phase's work: that without a core, in the driver, and that of few steps."""
-OUTSIDE: Final = ("evaluation", "workers-restart")
+OUTSIDE: Final = ("loader-hangs", "evaluation", "workers-restart")
 """Causes whose time lies outside of the steps that others are shares of: each takes its share of what the one before
 leaves of the loop's time (`verdict`)."""
 IN_NO_PHASE: Final = BESIDE_THE_REST + OUTSIDE

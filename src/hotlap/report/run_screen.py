@@ -16,7 +16,7 @@ from ..records.diagnosis import (
     IN_NO_PHASE,
     LEAST_NAMED,
     NOT_STEADY,
-    PEAK,
+    OF_MEMORY,
     Diagnosis,
     Finding,
     Place,
@@ -187,8 +187,10 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
 def _shown(findings: Sequence[Finding]) -> list[Finding]:
     """What is wrong, then the first ones, then what lies beneath, or is of memory."""
     wrong = [finding for finding in findings if finding.wrong]
-    slow = [finding for finding in findings if not finding.wrong and not finding.beneath and finding.id != PEAK]
-    beneath = [finding for finding in findings if (finding.beneath or finding.id == PEAK) and not finding.wrong]
+    slow = [
+        finding for finding in findings if not finding.wrong and not finding.beneath and finding.id not in OF_MEMORY
+    ]
+    beneath = [finding for finding in findings if (finding.beneath or finding.id in OF_MEMORY) and not finding.wrong]
     return [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
 
 
@@ -198,7 +200,7 @@ def finding_head(finding: Finding) -> Text:
         return Text("wrong", "bold red")
     if finding.beneath:
         return Text("within" if finding.cost_ms is None else f"≤ {ms(finding.cost_ms)}", "bold yellow")
-    if finding.id == PEAK:
+    if finding.id in OF_MEMORY:
         return Text("memory", "bold yellow")
     if finding.named and not finding.share:
         return Text("cause", "bold yellow")

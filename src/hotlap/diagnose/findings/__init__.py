@@ -11,6 +11,7 @@ import msgspec
 
 from hotlap.records.diagnosis import IN_NO_PHASE, Finding, left_beside
 
+from . import long_steps
 from ._base import LEAST_COST, Measured
 
 Find = Callable[[Measured], Finding | None]
@@ -31,7 +32,7 @@ def _modules() -> dict[str, ModuleType]:
 def findings_of(measured: Measured) -> list[Finding]:
     """What the time of one rank is lost to."""
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
-    gone = replaced(found)
+    gone = replaced(found) | long_steps.explained(found, measured)
     found = [finding for finding in found if finding.id not in gone]
     least = LEAST_COST * measured.step_ms
     return _of_the_rest([finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least])

@@ -11,6 +11,8 @@ MODEL = ("forward", "backward", "optimizer")
 DRAINED_MS = 0.5
 DRAINED_SHARE = 0.05
 
+EACH = 0.8
+"""Of the steps, in which a model runs that runs in each."""
 LEAST_COST = 0.01
 """Of the step: what costs less at most is not told."""
 FULL = 0.85
@@ -153,8 +155,9 @@ class Measured:
     def evaluates_itself(self) -> bool:
         """Whether most steps evaluate the model that is trained. Forwards of one that no optimizer updates or that is
         frozen, as a teacher, are seen as an evaluation's too."""
-        roots = self.facts.roots if self.facts else ()
-        return self.evaluates and not any(root.optimized == 0 or root.frozen for root in roots)
+        roots, besides = (self.facts.roots, self.facts.besides) if self.facts else ((), ())
+        each = {one.trained for one in besides if one.steps >= EACH * one.of}
+        return self.evaluates and each != {False} and not any(root.optimized == 0 or root.frozen for root in roots)
 
     @property
     def cuda(self) -> bool:

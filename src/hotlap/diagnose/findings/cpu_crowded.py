@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from hotlap.diagnose.source import call_of
 from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
@@ -93,7 +94,8 @@ def find(measured: Measured) -> Finding | None:
     if together:
         fewer.append(f"fewer intra-op threads ({FOR_BATCHES if facts.device == 'cuda' else FOR_MODEL})")
     if any(loader.workers for loader in facts.loaders):
-        fewer.append("fewer workers")
+        most = measured.cpu.usable if measured.cpu is not None and _workers_crowd(measured) else 0
+        fewer.append(f"fewer workers: `num_workers={most}` at most" if most else "fewer workers")
     if facts.world > 1:
         fewer.append("separate cores for each rank (torchrun --numa-binding=exclusive)")
     return Finding(
@@ -102,6 +104,7 @@ def find(measured: Measured) -> Finding | None:
         share=min(1.0, found.own / measured.step_ms) if itself else 0.0,
         cost_ms=found.cost_ms,
         title="threads wait for a core",
+        where=call_of(facts, ("DataLoader",)) if _workers_crowd(measured) else None,
         evidence="; ".join([_waits(host, found), *_wanted(measured, facts, measured.cpu), *[APART] * itself]),
         why="an operation ends with the last of its threads: while one has no core, the others wait for it"
         if together
@@ -111,6 +114,12 @@ def find(measured: Measured) -> Finding | None:
         beneath=not itself,
         named=itself,
     )
+
+
+def _workers_crowd(measured: Measured) -> bool:
+    """Whether there are more workers than cores."""
+    loader, use = measured.loader, measured.cpu
+    return loader is not None and use is not None and loader.workers > use.usable
 
 
 def by_itself(measured: Measured) -> bool:

@@ -9,6 +9,7 @@ from hotlap.records.diagnosis import Finding
 from ._base import Measured
 
 ID, ANOMALY = "debug-switches", "autograd's anomaly detection is on"
+FILLED = "deterministic algorithms fill all new memory"
 CUDNN, CUDNN_OFF = "cudnn.enabled", "cuDNN is switched off"
 KNOWN = {
     "detect_anomaly": (
@@ -18,7 +19,7 @@ KNOWN = {
         ("set_detect_anomaly", "detect_anomaly"),
     ),
     "fill_uninitialized_memory": (
-        "deterministic algorithms fill all new memory",
+        FILLED,
         "each torch.empty is filled, in every op that allocates",
         "`torch.utils.deterministic.fill_uninitialized_memory = False`, or leave out "
         "`use_deterministic_algorithms(True)`",

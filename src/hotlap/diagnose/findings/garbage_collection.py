@@ -4,6 +4,7 @@ from hotlap.diagnose.source import call_of
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
+from . import rows_one_by_one
 from ._base import Measured
 from .input import many_tensors
 
@@ -22,6 +23,8 @@ def find(measured: Measured) -> Finding | None:
         return None
     each = host.collections / host.steps
     called = call_of(measured.facts, ("collect",)) if each >= 0.5 else None
+    if called is None and _of_rows(measured, each):
+        return None
     return Finding(
         id="garbage-collection",
         bound="unknown",
@@ -39,6 +42,14 @@ def find(measured: Measured) -> Finding | None:
         "`gc.disable()`, with a `gc.collect()` between epochs",
         named=True,
     )
+
+
+def _of_rows(measured: Measured, each: float) -> bool:
+    """Whether they come of rows that are fetched one by one, each a tensor or more, and are in that finding's time."""
+    loader = measured.loader
+    if loader is None or rows_one_by_one.find(measured) is None:
+        return False
+    return TENSORS_A_COLLECTION * each <= (loader.batch_size or 0) * max(1, loader.batch_tensors)
 
 
 def _fewer(measured: Measured, each: float) -> str:

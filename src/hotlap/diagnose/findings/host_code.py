@@ -7,7 +7,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import BesidesFacts
 
-from ._base import Measured, counted
+from ._base import EACH, Measured, counted
 
 LEAST = 0.10
 MOSTLY = 0.7
@@ -16,8 +16,8 @@ COLLECTS = "; `gc.collect(); gc.freeze()` after the first steps, so that the gar
 STANDS_STILL = "the model waits meanwhile"
 HOLDS = re.compile("operations of .* between the calls of its parts are in here")
 BESIDES = "runs besides the training forward"
-EACH, MOST = 0.8, 0.5
-"""Of the steps, and of the phase, that a model runs in."""
+MOST = 0.5
+"""Of the phase, that models run in."""
 OF_THE_TRAINED = (
     "reuse what the training forward returned (`logits.detach()`); if it is only shown: every n steps; to act: "
     "for several environments at once"

@@ -77,7 +77,7 @@ def tensors_of(loader: LoaderFacts) -> str:
 
 
 def _in_processes(measured: Measured, loader: LoaderFacts) -> str:
-    if _full(measured):
+    if _full(measured) or (measured.cpu and loader.workers > measured.cpu.usable):
         return "make each batch cheaper, as no core is free for more workers"
     return f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
 

@@ -13,6 +13,8 @@ from hotlap.records.steady import FAR_LONGER
 from ._base import LongSteps, Measured
 from .host_code import WITHOUT_A_PROFILE
 
+ID = "long-steps"
+MOSTLY = 0.8
 LEAST = 0.1
 """Of all steps' time, what long ones take beyond that of the others."""
 MOST = 0.2
@@ -27,7 +29,7 @@ def find(measured: Measured) -> Finding | None:
         return None
     which = f"one step in {long.every}" if long.every else "a step now and then"
     return Finding(
-        id="long-steps",
+        id=ID,
         bound="unknown",
         share=long.share,
         cost_ms=long.share * measured.step_ms,
@@ -38,6 +40,13 @@ def find(measured: Measured) -> Finding | None:
         instead="make it cheaper, do it less often, or run it in another thread or process",
         named=True,
     )
+
+
+def explained(found: Sequence[Finding], measured: Measured) -> set[str]:
+    """The finding's id where Python's garbage collector takes what the long steps take more: now and then it goes
+    through all objects."""
+    took = max((one.cost_ms or 0.0 for one in found if one.id == "garbage-collection"), default=0.0)
+    return {ID} if measured.long is not None and took >= MOSTLY * measured.long.share * measured.step_ms else set()
 
 
 def _took_ms(step: Step, clock: str) -> float | None:

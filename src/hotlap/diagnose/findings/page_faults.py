@@ -1,10 +1,13 @@
 """Each step gives memory back to Linux and takes it again."""
 
+from collections.abc import Sequence
+from typing import Final
+
 import msgspec
 
 from hotlap.levers import answering
 from hotlap.levers.host.host_allocator import LEAST_FAULTS
-from hotlap.records.diagnosis import LEAST_NAMED, MUCH, Diagnosis, Finding, with_findings
+from hotlap.records.diagnosis import IN_NO_PHASE, LEAST_NAMED, MUCH, Diagnosis, Finding, with_findings
 from hotlap.records.durations import ms
 from hotlap.records.profile import Lines, place_in
 from hotlap.records.run import HostFacts
@@ -15,6 +18,8 @@ ID = "page-faults"
 LEAST = 0.05
 MOST = 0.5
 """Of the bytes of large tensors, what one line makes of them where it is told."""
+UPDATES: Final = ("optimizer", "idle-rows")
+"""Causes whose time is an update's, with the memory that it takes."""
 FROM_DISK = 1.0
 """Faults a step that read from a disk."""
 
@@ -54,7 +59,9 @@ def find(measured: Measured) -> Finding | None:
 
 
 def at_line(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
-    """The verdict with the line that makes most of the large tensors, where one does: these go back to the kernel."""
+    """The verdict with the line that makes most of the large tensors, where one does: these go back to the kernel. Of
+    causes that leave no room beside them, or of an update that is one, they are a part."""
+    diagnosis = with_findings(diagnosis, (_within(one, diagnosis.findings, lines) for one in diagnosis.findings))
     file, line, function, made, part = max(
         lines.large, key=lambda row: row[3], default=(len(lines.files), 0, "", 0, 0.0)
     )
@@ -70,6 +77,18 @@ def at_line(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
             for one in diagnosis.findings
         ),
     )
+
+
+def _within(finding: Finding, findings: Sequence[Finding], lines: Lines) -> Finding:
+    if finding.id != ID or not finding.share:
+        return finding
+    causes = [one for one in findings if one.named and one.id not in (ID, *IN_NO_PHASE)]
+    most = max(lines.large, key=lambda row: row[3], default=None)
+    update = most is not None and most[:2] == lines.places.get("optimizer", (-1, 0))[:2]
+    of_update = update and any(one.id in UPDATES for one in causes)
+    if not of_update and sum(one.share for one in causes) + finding.share <= 1:
+        return finding
+    return msgspec.structs.replace(finding, share=0.0, beneath=True, named=False)
 
 
 def _taken_ms(host: HostFacts) -> float:

@@ -15,12 +15,13 @@ from hotlap.diagnose.source import (
     parsed,
     place_at,
 )
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, with_findings
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, RootFacts
 
 from ._base import Measured
 
+ID, PILE_UP = "steps-grow", "hooks pile up: each step takes longer"
 HOOKS = frozenset({"register_forward_hook", "register_forward_pre_hook"})
 
 
@@ -39,11 +40,11 @@ def find(measured: Measured) -> Finding | None:
         more += f", registered at line {registered.line}"
     phase, more_ms = measured.grown_in
     return Finding(
-        id="steps-grow",
+        id=ID,
         bound="launch" if grown and measured.cuda and measured.drained else "unknown",
         share=min(1.0, lost / measured.step_ms),
         cost_ms=lost,
-        title="hooks pile up: each step takes longer" if grown else "each step takes longer than the last",
+        title=PILE_UP if grown else "each step takes longer than the last",
         where=again or joined,
         evidence=f"{ms(first)} a step at first, {ms(last)} {steps} steps later"
         + (f" (+{ms(min(more_ms, last - first))} in {phase})" if phase and more_ms > 0 else "")
@@ -61,6 +62,20 @@ def find(measured: Measured) -> Finding | None:
         else "`total += loss.detach()`; bound what is kept; `del` what keeps a graph alive",
         named=True,
     )
+
+
+def with_hooks(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
+    """The verdict without what else is told of the hooks that pile up: they compute the same again, as often as they
+    are registered, and mostly for nothing."""
+    hooks = {(root.hook[0], root.hook[2]) for root in (facts.roots if facts else ()) if root.piled and root.hook}
+    if not any(one.id == ID and one.title == PILE_UP for one in diagnosis.findings):
+        return diagnosis
+    kept = [one for one in diagnosis.findings if one.where is None or not one.named or _at(one.where) not in hooks]
+    return with_findings(diagnosis, kept)
+
+
+def _at(place: Place) -> tuple[str, str | None]:
+    return place.file, place.function
 
 
 def _hooks(root: RootFacts) -> str:
