@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hotlap.agent.lines import Lines
-from hotlap.agent.siblings import FEWEST
+from hotlap.agent.siblings import FEWEST, MANY
 
 N = 6
 X = torch.randn(4, 8)
@@ -144,3 +144,49 @@ def of_other_shapes() -> None:
 @pytest.mark.parametrize("step", [one_for_all, few, of_other_shapes])
 def test_what_is_no_group(step: Callable[[], None]) -> None:
     assert times_of(step) == {}
+
+
+def samples_of(step: Callable[[], Any]) -> dict[str, set[int]]:
+    """By function, how many products with the same weights need nothing that another made."""
+    lines = Lines(operator.call)
+    with lines.watching(ops=True):
+        step()
+    found: dict[str, set[int]] = {}
+    for _, _, function, times, part, _ in lines.document()["samplewise"]:
+        found.setdefault(function.rpartition(".")[2], set()).add(times)
+        assert 0 < part <= 1
+    return found
+
+
+def sample_by_sample() -> None:
+    torch.stack([MEMBERS[0](torch.randn(at + 2, 8)).mean(0) for at in range(MANY)]).sum().backward()
+
+
+def one_after_another() -> None:
+    x = X
+    for _ in range(MANY):
+        x = MEMBERS[0](x)
+
+
+def read_of_each() -> None:
+    seed = 0.0
+    for _ in range(MANY):
+        seed = MEMBERS[0](torch.full((4, 8), seed)).sum().item()
+
+
+def two_views() -> None:
+    for x in torch.randn(2, 4, 8):
+        MEMBERS[0](x)
+
+
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [
+        (sample_by_sample, {"forward": {MANY}}),
+        (one_after_another, {}),
+        (read_of_each, {}),
+        (two_views, {}),
+    ],
+)
+def test_samples_that_a_model_is_given_one_by_one(step: Callable[[], None], found: dict[str, set[int]]) -> None:
+    assert samples_of(step) == found

@@ -131,6 +131,11 @@ def test_what_nothing_else_does_for_less_is_not_told(op: str) -> None:
         ("wanted = F.one_hot(y, 9).float()\n    return (wanted - x).square().sum()", None),
         ("wanted = F.one_hot(y, 9).float()\n    return wanted @ x", "one-hot-product"),
         ("apart = x[:, None] - y[None]\n    return (x[:, None] - y[None]).square().sum()", "all-pairs"),
+        ("c = 1\n    return y + sum(p.pow(2).sum() for p in x.parameters())", "weight-penalty"),
+        ("for p in x.parameters():\n        y = y + torch.sum(p**2)", "weight-penalty"),
+        ("for p in x.parameters():\n        y = y + p.grad.norm() ** 2", None),
+        ("c = 1\n    return max(p.norm().item() for p in x.parameters())", None),
+        ("for p in x.parameters():\n        y = y * p", None),
     ],
 )
 def test_statements_have_the_device_s_work_at_their_lines(tmp_path: Path, body: str, cause: str | None) -> None:
@@ -210,6 +215,17 @@ def test_what_helps_with_a_decomposition_is_said_by_its_kind(op: str, helps: str
     said = known_ops(on_a_device(op, 12 * MS), (BANDWIDTH,), step_ms=10.0)[0].instead
     assert helps in said and "every n steps" in said
     assert sum(part in said for part in ("spectral_norm", "cholesky_solve", "Independent")) <= 1
+
+
+def test_double_precision_is_behind_what_needs_it_and_the_cause_of_what_is_slow_by_it() -> None:
+    """A Gaussian process was told to compute in float32; a convolution to be torch's own, with double behind it."""
+    double = Finding(id="double-precision", bound="compute", share=0.4, named=True, evidence="float64")
+    told = known_ops(on_the_cpu("aten::linalg_inv_ex", 12 * MS), (double, COMPUTE), step_ms=10.0)
+    found = {one.id: one for one in told}
+    assert "decomposition" in found and found["double-precision"].beneath and not found["double-precision"].share
+    slow = known_ops(on_the_cpu("aten::slow_conv2d_forward", 12 * MS), (double, COMPUTE), step_ms=10.0)
+    assert {one.id for one in slow} == {"double-precision", "compute"}
+    assert next(one.share for one in slow if one.id == "double-precision") == pytest.approx(0.8 * 0.6)
 
 
 CALL = Place(file="model.py", line=30, function="decode")

@@ -149,3 +149,14 @@ def test_a_net_that_is_called_once_a_time_is_told_with_the_call_of_all_times(scr
     assert found.where == Place(file=str(script), line=23, function="sequence")
     assert found.share == pytest.approx(0.8 * 0.8) and found.cost_ms == pytest.approx(6.4)
     assert "`model(x, state)`" in found.instead and found.evidence.startswith("9 calls a step")
+
+
+def test_a_model_that_is_run_sample_by_sample_is_told_with_the_batch(script: Path) -> None:
+    rows = ((0, 3, "forward", 48, 1.0, ((0, 16, "train"), (0, 8, "loss"), (0, 3, "forward"))),)
+    rank = rank_of(script, (3, "forward", 6 * MS), (8, "loss", 2 * MS), (16, "train", 2 * MS))
+    (found,) = told(rank, Lines(files=(str(script),), samplewise=rows, **IN_STEP))
+    assert (found.id, found.where and found.where.line, found.named) == ("sample-by-sample", 8, True)
+    assert found.share == pytest.approx(0.8 * 0.8) and found.evidence.startswith(
+        "48 calls a step with the same weights"
+    )
+    assert "pad_sequence" in found.instead

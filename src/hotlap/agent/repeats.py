@@ -181,6 +181,7 @@ class Repeats:
             "older": self.dead.older(),
             "gated": self._gated.rows(made, at_line),
             "siblings": siblings.rows(self.dead.ops),
+            "samplewise": siblings.samplewise(self.dead.ops),
             "recasts": self.recasts.rows()[:MOST_ROWS],
             "large": [
                 (*at, made, made / self._large.total()) for at, made in self._large.most_common(MOST_LARGE) if made

@@ -1,8 +1,9 @@
-"""Products of one shape with weights of their own, called from one line, of which none needs what others make: as the
-members of an ensemble, or heads, that are run one after another."""
+"""Products called from one line of which none needs what others make. Of one shape with weights of their own: the
+members of an ensemble, or heads, that are run one after another. With the same weights: samples that a model is given
+one by one."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -13,6 +14,8 @@ from .torch_internals import base_of, is_plain, storage
 
 FEWEST: Final = 4
 """Calls, and weights, of one shape from one line."""
+MANY: Final = 8
+"""Calls with the same weights: two views of a batch, or a few crops, are no samples."""
 MOST_GROUPS: Final = 24
 """Lines and shapes that are looked at: each takes a walk over the step's ops."""
 CASTS: Final = "aten::_to_copy"
@@ -56,10 +59,24 @@ def rows(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
     return [(*chain[-1], times, size / at_line[chain[-1]], chain) for (chain, times), size in found.most_common()]
 
 
-def _groups(ops: Sequence[Made]) -> dict[tuple[Chain, Any], dict[int, frozenset[int]]]:
-    """By frames and shapes, the products with weights, and which."""
+def samplewise(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
+    """As `rows`, of lines with as many products with the same weights."""
+    at_line, groups = Counter[Place](), defaultdict[tuple[Chain, frozenset[int]], list[int]](list)
+    for at, _, weights in _products(ops):
+        at_line[ops[at].chain[-1]] += ops[at].size
+        groups[ops[at].chain, weights].append(at)
+    found, several = Counter[tuple[Chain, int]](), [key for key, members in groups.items() if len(members) >= MANY]
+    for key in sorted(several, key=lambda key: -len(groups[key]))[:MOST_GROUPS]:
+        members = groups[key]
+        times = _together(ops, {at: frozenset({at}) for at in members})
+        if times >= MANY and not _read_between(ops, members):
+            found[key[0], times] += sum(ops[at].size for at in members)
+    return [(*chain[-1], times, size / at_line[chain[-1]], chain) for (chain, times), size in found.most_common()]
+
+
+def _products(ops: Sequence[Made]) -> Iterator[tuple[int, Any, frozenset[int]]]:
+    """Those with weights: where among the ops, their shapes, and which weights."""
     weights_in: dict[int, frozenset[int]] = {}
-    groups: defaultdict[tuple[Chain, Any], dict[int, frozenset[int]]] = defaultdict(dict)
     for at, made in enumerate(ops):
         if made.multiplied is None:
             continue
@@ -68,8 +85,28 @@ def _groups(ops: Sequence[Made]) -> dict[tuple[Chain, Any], dict[int, frozenset[
         if shapes is None:
             weights_in.update(dict.fromkeys(made.writes, weights))
         elif weights and made.chain:
-            groups[made.chain, shapes][at] = weights
+            yield at, shapes, weights
+
+
+def _groups(ops: Sequence[Made]) -> dict[tuple[Chain, Any], dict[int, frozenset[int]]]:
+    """By frames and shapes, the products with weights, and which."""
+    groups: defaultdict[tuple[Chain, Any], dict[int, frozenset[int]]] = defaultdict(dict)
+    for at, shapes, weights in _products(ops):
+        groups[ops[at].chain, shapes][at] = weights
     return groups
+
+
+def _read_between(ops: Sequence[Made], members: Sequence[int]) -> bool:
+    """Whether the host reads what hangs on one of them before the last of them: it may have made the next one's input,
+    as an environment does of an action."""
+    of_them, own = set[int](), set(members)
+    for at in range(members[0], members[-1]):
+        made = ops[at]
+        if at in own or not of_them.isdisjoint(made.reads):
+            if made.kept and at not in own:
+                return True
+            of_them.update(made.writes)
+    return False
 
 
 def _together(ops: Sequence[Made], members: dict[int, frozenset[int]]) -> int:

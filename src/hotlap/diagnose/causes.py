@@ -483,6 +483,15 @@ NORM: Final = Cause(
     "norms of n",
     "bandwidth",
 )
+PENALTY: Final = Cause(
+    "weight-penalty",
+    "a penalty on all weights is part of the loss",
+    "each weight is read several times, and its backward makes a gradient as large as it and adds that",
+    "for `c * (w ** 2).sum()` the optimizer's own, `weight_decay=2 * c` (not AdamW, whose decay is another); for "
+    "another norm add its gradient after the backward, for `c * w.abs().sum()`: `torch._foreach_add_(grads, "
+    "torch._foreach_sign(weights), alpha=c)` under `torch.no_grad()`",
+    "bandwidth",
+)
 THROUGH_NUMPY: Final = Cause(
     "through-numpy",
     "tensors go through numpy and back",

@@ -1,5 +1,5 @@
-"""What a training loop logs or writes in each step, read from its source: for steps so short that a profile's looks at
-the host's stack name no line."""
+"""What a training loop logs or writes in each step, read from its source: for steps so short that samples of the
+host's stack name no line."""
 
 import ast
 import itertools

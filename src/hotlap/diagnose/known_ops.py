@@ -17,7 +17,16 @@ from hotlap.trace import scaling
 from . import masks, recasts
 from .causes import JACOBIAN, Cause
 from .repeated import OF_FEW, SPARSE, Line, Repeated, not_needed
-from .statements import calls, cross_entropy_at, last_of_all_at, layer_norm_at, norm_at, pairs_at, product_at
+from .statements import (
+    calls,
+    cross_entropy_at,
+    last_of_all_at,
+    layer_norm_at,
+    norm_at,
+    pairs_at,
+    penalty_at,
+    product_at,
+)
 
 LEAST: Final = 0.2
 """Of what the machine leaves of the step."""
@@ -46,6 +55,8 @@ OF_MATRICES: Final = (
     ("svd", "only the largest singular value: power iteration (`torch.nn.utils.parametrizations.spectral_norm`), the "
     "largest few: `torch.svd_lowrank`; "),
     ("inv", "`torch.linalg.solve` or `cholesky_solve` in place of an inverse; "),
+    ("det", "of a covariance one factor gives all: `L = torch.linalg.cholesky(A)`, `torch.cholesky_solve(y, L)` and "
+    "`2 * L.diagonal().log().sum()` for its log-determinant; "),
     ("cholesky", DIAGONAL),
     ("triangular", DIAGONAL),
 )  # fmt: skip
@@ -273,7 +284,24 @@ def known_ops(
         one for one in spare if one.cause not in OF_FEW or one.line not in at
     ]  # the last position, by its statement
     told += not_needed(_costs(rank, findings, of_lines, share), spare, step_ms, left)
-    return (*told, *_less(findings, sum(one.share for one in told)))
+    rest = _less(findings, sum(one.share for one in told))
+    return tuple(_with_double(told, [*told, *rest]))
+
+
+def _with_double(told: Sequence[Finding], findings: Sequence[Finding]) -> Iterator[Finding]:
+    """With double precision as the cause of what is slow because of it, and behind what needs it."""
+    ids = {one.id for one in told}
+    double = any(one.id == "double-precision" for one in findings)
+    slow = sum(one.share for one in told if one.id == "slow-convolution") if double else 0.0
+    for one in findings:
+        if one.id == "double-precision" and "decomposition" in ids:
+            evidence = f"{one.evidence}; decompositions of matrices may need it"
+            yield msgspec.structs.replace(one, share=0.0, evidence=evidence, beneath=True)
+        elif one.id == "double-precision" and slow:
+            evidence = f"{one.evidence}; no library has a convolution in float64"
+            yield msgspec.structs.replace(one, share=max(one.share, slow), evidence=evidence)
+        elif not (slow and one.id == "slow-convolution"):
+            yield one
 
 
 def _costs(
@@ -297,8 +325,8 @@ def _told(
         of_it = [row for row in rows if known.ops.fullmatch(_name(row).removeprefix("aten::"))]
         if (took := min(1.0, share * sum(row.ns for row in of_it))) >= least:
             at = max((row for row in of_it if row.where is not None), key=lambda row: row.ns, default=of_it[0]).where
-            most = _name(max(of_it, key=lambda row: row.ns))
-            first = next((text for part, text in OF_MATRICES if part in most.lower()), "")
+            most, names = _name(max(of_it, key=lambda row: row.ns)), {_name(row).lower() for row in of_it}
+            first = "".join(text for part, text in OF_MATRICES if any(part in name for name in names))
             cause = replace(known.cause, instead=first + known.cause.instead)
             alike = " and the like" if len(of_it) > 1 else ""
             found = cause.finding(took, at, f"{ms(took * step_ms)} a step in {most}{alike}")
@@ -309,9 +337,9 @@ def _jacobian_at(place: Place) -> Cause | None:
     return JACOBIAN.cause if calls(place, JACOBIAN) else None
 
 
-ON_THE_CPU: Final = (last_of_all_at, layer_norm_at, _jacobian_at)
+ON_THE_CPU: Final = (last_of_all_at, layer_norm_at, penalty_at, _jacobian_at)
 """Causes that statements show. Others are told by where the host is."""
-ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, norm_at, pairs_at, _jacobian_at)
+ON_A_DEVICE: Final = (last_of_all_at, product_at, cross_entropy_at, norm_at, pairs_at, penalty_at, _jacobian_at)
 
 
 def _statements(

@@ -54,6 +54,18 @@ STEPWISE: Final = Cause(
 )
 
 
+SAMPLEWISE: Final = Cause(
+    "sample-by-sample",
+    "a model is run sample by sample in a Python loop",
+    "none of these calls needs what another made; each is small operations of its own, forward and backward, which "
+    "take longer to issue than to compute",
+    "the whole batch in one call: drop the loop where samples have one shape; pad others, "
+    "`pad_sequence(samples, batch_first=True)`, and mask what was padded in means and sums; graphs and sets also as "
+    "one long batch of all their rows, `torch.cat(samples)`, summed back with `index_add_` by the sample's number",
+    "launch",
+)
+
+
 class Loop(NamedTuple):
     """At a line, with the first and last of its lines. inline: a comprehension, whose statement holds more."""
 
@@ -79,7 +91,7 @@ class Products(NamedTuple):
 def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None, step_ms: float) -> Iterator[Finding]:
     """The loop that takes most, with its part of those findings that only say where this time goes."""
     on_device, found = rank.device_name != "cpu", []
-    if lines is not None and (told := list(_stepwise(rank, findings, lines, step_ms))):
+    if lines is not None and (told := list(_called_in_turn(rank, findings, lines, step_ms))):
         yield from told
         return
     for loop, products in _loops(lines, lines.siblings).items() if lines is not None else ():
@@ -100,17 +112,25 @@ def _took(took_ms: float, on_device: bool) -> str:
     return f"{waits} what it calls"
 
 
-def _stepwise(rank: RankTrace, findings: Sequence[Finding], lines: Lines, step_ms: float) -> Iterator[Finding]:
-    """The loop over times that takes most."""
-    on_device, found = rank.device_name != "cpu", []
-    for loop, calls in _loops(lines, lines.stepwise).items():
-        inside = functools.partial(_inside, loop, calls)
-        share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
-        found.append((share, max(one.times for one in calls), loop.where))
-    for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
-        if share >= LEAST:
-            said = f"{times} calls a step, each for one time; {_took(share * step_ms, on_device)}"
-            yield with_text(STEPWISE, of_all_times(where)).finding(share, where, said, share * step_ms)
+def _called_in_turn(rank: RankTrace, findings: Sequence[Finding], lines: Lines, step_ms: float) -> Iterator[Finding]:
+    """The loop that takes most: over times, else over samples."""
+    on_device = rank.device_name != "cpu"
+    kinds = (
+        (STEPWISE, lines.stepwise, ", each for one time"),
+        (SAMPLEWISE, lines.samplewise, " with the same weights"),
+    )
+    for cause, rows, each in kinds:
+        found = []
+        for loop, calls in _loops(lines, rows).items():
+            inside = functools.partial(_inside, loop, calls)
+            share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
+            found.append((share, max(one.times for one in calls), loop.where))
+        for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
+            if share >= LEAST:
+                said = f"{times} calls a step{each}; {_took(share * step_ms, on_device)}"
+                told = with_text(cause, of_all_times(where)) if cause is STEPWISE else cause
+                yield told.finding(share, where, said, share * step_ms)
+                return
 
 
 def _inside(loop: Loop, products: Sequence[Products], at: Place | None) -> float:

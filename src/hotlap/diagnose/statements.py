@@ -29,6 +29,7 @@ from .causes import (
     ONE_HOT,
     PAIRS,
     PARAMETERS,
+    PENALTY,
     ROW,
     SORTED,
     Cause,
@@ -71,6 +72,7 @@ _ONE_HOT, _DIAGONAL = frozenset({"one_hot"}), frozenset({"diag", "diag_embed"})
 PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
 OF_FEW: Final = frozenset({"items", "keys", "values", "modules", "named_modules", "children", "named_children"})
+OF_PENALTIES: Final = frozenset({"abs", "norm", "pow", "square", "vector_norm"})
 PASSES_ON: Final = frozenset({"enumerate", "zip", "list", "tuple", "sorted", "reversed"})
 """Functions that go through as many as they are given: of several, as many as the shortest has."""
 REPEATS: Final = frozenset({"repeat", "repeat_interleave", "tile", "expand", "expand_as", "broadcast_to"})
@@ -566,12 +568,29 @@ def _of_head(block: ast.stmt) -> Iterator[ast.Call]:
         yield from calls_in(item.context_expr)
 
 
+def penalty_at(place: Place) -> Cause | None:
+    """Whether a line adds up norms of parameters for a loss, in a loop over them. Norms of gradients, and of weights
+    that are only read, as for a log, are none."""
+    own, blocks = simple_at(place), [one for one in statements_at(place) if isinstance(one, ast.With)]
+    if own is None or not over_parameters(place):
+        return None
+    named = {one.attr for one in ast.walk(own) if isinstance(one, ast.Attribute)}
+    powers = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Pow) for one in ast.walk(own))
+    if named & {"grad", "data", "detach", "item"} or not (powers or called_in(own) & OF_PENALTIES):
+        return None
+    differentiated = not any("no_grad" in ast.unparse(item) for block in blocks for item in block.items)
+    return PENALTY if differentiated else None
+
+
 def over_parameters(place: Place) -> bool:
     """Whether the statement at a line is in a loop over parameters."""
-    return any(isinstance(one, ast.For) and _over_parameters(one) for one in statements_at(place))
+    own = statement_at(place)
+    inline = ast.walk(own) if own is not None and not is_block(own) else ()
+    loops = (one for one in (*statements_at(place), *inline) if isinstance(one, ast.For | ast.comprehension))
+    return any(map(_over_parameters, loops))
 
 
-def _over_parameters(loop: ast.For) -> bool:
+def _over_parameters(loop: ast.For | ast.comprehension) -> bool:
     """`for p in model.parameters()`, or an optimizer's `for p in group["params"]`."""
     held = [one.slice for one in ast.walk(loop.iter) if isinstance(one, ast.Subscript)]
     if any(isinstance(one, ast.Constant) and one.value == "params" for one in held):

@@ -122,12 +122,13 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     outside of the backward. copied: lines that copy the same memory of the host to a device in this step and the next
     (CUDA). masks: of fused attention that is given masks. recurrent: as repeats, of lines that call a recurrent net
     with a sequence that begins with that of the call before: how many calls, and of all their times those that were
-    there. stepwise: as siblings, of lines that call a recurrent net with one time of a sequence, where none needs what
-    the calls before made but as its state. older: as repeats, of the line whose backward goes on into graphs of steps
-    before: how many nodes of these, and their part of all. few_columns, few_rows: the same of products with weights of
-    which the step uses few columns, or rows: how many of a hundred numbers, and of the line's work the part of the
-    others. autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why
-    ops were not seen.
+    there. stepwise: as siblings, of lines that call a recurrent net with one time of a sequence, where none needs
+    what the calls before made but as its state. samplewise: as siblings, of lines with eight or more products with
+    the same weights. older: as repeats, of the line whose backward goes on into graphs of steps before: how many
+    nodes of these, and their part of all. few_columns, few_rows: the same of products with weights of which the
+    step uses few columns, or rows: how many of a hundred numbers, and of the line's work the part of the others.
+    autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
+    were not seen.
     """
 
     steps: Count = 0
@@ -157,6 +158,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     masks: tuple[MaskedLine, ...] = ()
     recurrent: tuple[RepeatedLine, ...] = ()
     stepwise: tuple[FramedLine, ...] = ()
+    samplewise: tuple[FramedLine, ...] = ()
     older: tuple[RepeatedLine, ...] = ()
     few_columns: tuple[RepeatedLine, ...] = ()
     few_rows: tuple[RepeatedLine, ...] = ()
