@@ -24,7 +24,7 @@ from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .advise_table import IDLE_PARTS, MEASURES, TABLE, WORTH
 from .diagnose import diagnose
-from .verdict import verdict
+from .verdict import verdict_here
 
 NAMES: Final = tuple(one.name for one in MEASURES)
 MEASURE_OF: Final = {
@@ -185,7 +185,7 @@ def advise_folder(folder: Path, answers: Values | None = None) -> Advice:
 
         return _of_traces(report(trace_files(folder), Asked()), str(folder), answers)
     traces = _traces(run)
-    diagnosis, ranks = verdict(folder, traces), traces.ranks if traces else ()
+    diagnosis, ranks = verdict_here(folder, traces), traces.ranks if traces else ()
     return advise(diagnosis, str(folder), run.facts, run.record.environment, ranks, answers)
 
 

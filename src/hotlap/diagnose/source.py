@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from hotlap.records.diagnosis import Place
+from hotlap.records.errors import RecordError
+from hotlap.records.files import read_bytes
 from hotlap.records.run import Facts
 
 MOST_BYTES: Final = 1 << 20
@@ -22,7 +25,7 @@ Loop = ast.For | ast.While
 
 @dataclass
 class Reading:
-    """Where source is read. refused: some lay elsewhere."""
+    """Where source is read: below a folder. refused: some lay elsewhere."""
 
     below: Path
     refused: bool = False
@@ -32,9 +35,10 @@ _READING: Final[ContextVar[Reading | None]] = ContextVar("reading", default=None
 
 
 @contextlib.contextmanager
-def reading_below(folder: Path) -> Iterator[Reading]:
-    """In here no source outside of a folder is read: which files are named is up to whoever wrote the record."""
-    reading = Reading(folder)
+def reading_here() -> Iterator[Reading]:
+    """In here no source outside of the current folder is read: which files are named is up to whoever wrote the record,
+    and what is read is quoted."""
+    reading = Reading(Path.cwd())
     before = _READING.set(reading)
     try:
         yield reading
@@ -64,6 +68,17 @@ def _parsed(file: str) -> ast.Module | None:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file of Python source; none where it is not there, large, or may not be read."""
+    try:
+        if path.suffix != ".py" or not _may_read(str(path)) or not path.is_file():
+            return []
+        text = read_bytes(path, MOST_BYTES).decode("utf-8", "replace")
+        return [line.removesuffix("\n") for line in io.StringIO(text, None)]  # where Python has line ends, and no more
+    except (RecordError, OSError, ValueError):  # a name that no file can have
+        return []
 
 
 def name_of(call: ast.Call) -> str:
