@@ -35,3 +35,11 @@ def test_no_hard_phrase_is_told(folder: str) -> None:
     assert len(paths) > 10
     told = [(path.name, phrase) for path in paths for text in texts(path) for phrase in HARD if phrase in text]
     assert not told
+
+
+def test_public_things_have_a_docstring() -> None:
+    modules = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "src/hotlap").rglob("*.py")}
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    public = [(path, one) for path, tree in modules.items() for one in tree.body if isinstance(one, kinds)]
+    assert len(public) > 1000
+    assert not [(path.name, one.name) for path, one in public if one.name[0] != "_" and not ast.get_docstring(one)]

@@ -24,6 +24,8 @@ NAME: Final = __name__.rpartition(".")[2]
 
 
 class PinnedDraws(Lever):
+    """Seed every generator by a sample's position in the dataset before it is fetched."""
+
     name = NAME
     meaning = "the random draws of each sample depend on the sample alone"
 

@@ -36,6 +36,7 @@ LEAF: Final = "torch::autograd::AccumulateGrad"
 
 
 def describe_model(model: Model) -> Facts:
+    """What its code can reach: softmax, SDPA, loops over experts, shapes that depend on values."""
     code = ModelCode(model.module().modules())
     names = ("softmax", "sdpa", "constants", "expert_loop", "mask_checks", "shapes_by")
     return {name: getattr(code, name) for name in names}

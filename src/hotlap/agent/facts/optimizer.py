@@ -16,6 +16,7 @@ LOOKED_AT = 2048
 
 
 def describe_optimizer(optimizer: Any, parameters: Sequence[Any]) -> Facts:
+    """Its class, options and groups, the tensors that it updates, and the share of idle rows."""
     idle, matrix = idle_rows(parameters)
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     return {

@@ -33,6 +33,8 @@ ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, 
 
 
 class Attention(_same_random.DrawsOtherwise):
+    """`torch.nn.functional.scaled_dot_product_attention` in place of softmax(q k^T) v by hand."""
+
     name = "attention"
     meaning = "hand-written attention as one fused kernel that never writes the weights to memory"
     causes = {"launches": 2, "attention": 0, "arithmetic": 3, "bytes": 2}

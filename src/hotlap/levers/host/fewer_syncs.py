@@ -27,6 +27,8 @@ SELDOM: Final = 0.3
 
 
 class FewerSyncs(Lever):
+    """`loss.item()` on a stream of its own; `x.to(device)` without a wait."""
+
     name = "fewer-syncs"
     meaning = "reading the loss waits for the loss alone, and small copies to the device are not waited for"
     causes = {"syncs": 0}

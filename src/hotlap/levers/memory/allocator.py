@@ -25,6 +25,8 @@ FULL: Final = 0.9
 
 
 class Allocator(Lever):
+    """The variable PYTORCH_CUDA_ALLOC_CONF."""
+
     name = "allocator"
     meaning = "torch's allocator of device memory is set so that it fragments less and asks the driver less often"
     causes = {"allocator": 0, "memory": 1}

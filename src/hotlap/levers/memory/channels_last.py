@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class ChannelsLast(_same_random.DrawsOtherwise):
+    """`model.to(memory_format=torch.channels_last)`."""
+
     name = "channels-last"
     meaning = "images and convolution weights in NHWC order, which the fast kernels take without transposing"
     causes = {"arithmetic": 5, "bytes": 4, "layout": 0}
