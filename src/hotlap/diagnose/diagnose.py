@@ -56,7 +56,7 @@ WITHOUT_FACTS = "facts"
 GOES_ON = (WITHOUT_FACTS, "profile_")
 """How all of those begin that end a part alone (`Guard.spare`)."""
 UNEVEN = 1.15
-APART = 1.1
+DIFFERS = 1.1
 """Mean of all steps over that of those whose phases are known, from which these do not say where all of it goes."""
 OTHERS = 1.25
 """The mean of the steps whose phases are known over a typical step, from which on these phases are not that one's."""
@@ -368,7 +368,7 @@ def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | No
     scaled = device is None and OTHERS * typical < total
     if looked_at == len(usual) or not total:
         return phases_of_all(usual, typical) if scaled else found, "", 0.0
-    if not scaled and 1 / APART < mean / total < APART:
+    if not scaled and 1 / DIFFERS < mean / total < DIFFERS:
         return found, "", 0.0
     said = f"the {looked_at} steps whose phases were looked at take {ms(total)} a step, all {len(usual)} {ms(mean)}"
     if scaled:

@@ -85,7 +85,7 @@ def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
         profile=ranks[0].document(Profile) if ranks else None,
         problems=tuple(run.problems)[:100],
         steps=series(folder, max(LEAST_POINTS, MOST_POINTS // max(1, len(ranks))))[:MOST_RANKS],
-        telemetry=_thin(run.telemetry),
+        telemetry=_fewer(run.telemetry),
         traces=traces,
         artefacts=tuple(_run_artefacts(run)),
     )
@@ -93,7 +93,7 @@ def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
     return _with_source(page, findings, Path(record.cwd), record.started) if source else page
 
 
-def _thin(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:
+def _fewer(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:
     """The first, and of each stretch those with the most memory, of the processes and of each GPU: peaks stay."""
     if len(samples) <= MOST_SAMPLES:
         return tuple(samples)
@@ -142,10 +142,10 @@ def _traces(path: Path, progress: Progress) -> TraceReport:
     from hotlap.trace.answer import report
     from hotlap.trace.files import trace_files
 
-    from .profiled import asked_of  # polars takes a moment to import
+    from .profiled import options_of  # polars takes a moment to import
 
-    asked = replace(asked_of(path, ROWS, what_if=True), drawn=True)
-    found = report(trace_files(path), asked, progress)
+    options = replace(options_of(path, ROWS, what_if=True), drawn=True)
+    found = report(trace_files(path), options, progress)
     if len(found.ranks) <= DRAWN_RANKS:
         return found
     late = found.balance.straggler if found.balance else None

@@ -187,8 +187,8 @@ def loops_at(place: Place) -> Iterator[Loop]:
 
 @lru_cache(maxsize=4096)
 def _statements(file: str, line: int) -> tuple[ast.stmt, ...]:
-    held = (one for one in _all_statements(file) if one.lineno <= line <= (one.end_lineno or 0))
-    return tuple(sorted(held, key=lambda one: -one.lineno))
+    around = (one for one in _all_statements(file) if one.lineno <= line <= (one.end_lineno or 0))
+    return tuple(sorted(around, key=lambda one: -one.lineno))
 
 
 @lru_cache(maxsize=64)

@@ -83,8 +83,10 @@ class ModelCode:
     @property
     def mask_checks(self) -> bool:
         """Whether a model holds torch's encoder or decoder, with layers of torch's own."""
-        held = [module for module in self.modules if any(_torchs(kind, CHECK_MASKS) for kind in type(module).__mro__)]
-        return any(all(_torchs(type(one), WITHOUT_WEIGHTS) for one in module.layers) for module in held)
+        checking = [
+            module for module in self.modules if any(_torchs(kind, CHECK_MASKS) for kind in type(module).__mro__)
+        ]
+        return any(all(_torchs(type(one), WITHOUT_WEIGHTS) for one in module.layers) for module in checking)
 
     @property
     def expert_loop(self) -> tuple[str, int, str] | None:

@@ -14,7 +14,7 @@ LEAST_ALL = 0.10
 """Of the step: waits of the thread that trains, and of all threads together, from which they are told."""
 FOR_MODEL = "`OMP_NUM_THREADS=1`, or one for each core that is free"
 FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device"
-APART = "this time is in no other finding's share: it is taken from all alike"
+FROM_ALL = "this time is in no other finding's share: it is taken from all alike"
 LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 LEAST_SEEN_MS = 20.0
@@ -97,7 +97,7 @@ def find(measured: Measured) -> Finding | None:
         share=min(1.0, found.own / measured.step_ms) if itself else 0.0,
         cost_ms=found.cost_ms,
         title="threads wait for a core",
-        evidence="; ".join([_waits(host), *_wanted(measured, facts, measured.cpu), *[APART] * itself]),
+        evidence="; ".join([_waits(host), *_wanted(measured, facts, measured.cpu), *[FROM_ALL] * itself]),
         why="an operation that threads share ends with the last of them: while one has no core the others wait for it, "
         "at the end of every such operation"
         if together

@@ -85,7 +85,7 @@ class Fused:
 
     def __init__(self, seams: "Seams", same_random: bool) -> None:
         self.seams, self.same_random = seams, same_random
-        self.held: Relied = {}
+        self.relied: Relied = {}
         """What the compiled code relies on."""
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled: list[Compiled] = []
@@ -108,10 +108,10 @@ class Fused:
         def with_fused_attention(*args: Any, **kwargs: Any) -> Any:
             if self.off:
                 return plain(*args, **kwargs)
-            if not all(held.same() for held in self.held.values()):
+            if not all(relied.same() for relied in self.relied.values()):
                 # A mask that was taken for constant has changed: from here on masks are passed as they are.
                 self.constant_masks = False
-                self.held.clear()
+                self.relied.clear()
                 for one in self.compiled:
                     one.again()
             return forward(*args, **kwargs)
@@ -141,7 +141,7 @@ class Fused:
             return
         roots = list(self.roots) if self.constant_masks else []
         try:
-            report = rewrite(graph_module, inputs, roots, self.held, self.same_random)
+            report = rewrite(graph_module, inputs, roots, self.relied, self.same_random)
             if report.rewritten or report.left:  # it has a softmax
                 self.found += report.rewritten
                 self.left += report.left

@@ -98,8 +98,8 @@ class Laid:
 
         states = [optimizer.state for optimizer in self.optimizers()]
         for tensor in tensors:
-            held = [value for state in states if tensor in state for value in state[tensor].values()]
-            for other in (tensor.grad, *held):
+            others = [value for state in states if tensor in state for value in state[tensor].values()]
+            for other in (tensor.grad, *others):
                 alike = isinstance(other, torch.Tensor) and other.layout == tensor.layout
                 if alike and other.shape == tensor.shape:
                     _lay(other, tensor.stride())
