@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -23,34 +22,25 @@ COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorE
 Loop = ast.For | ast.While
 
 
-@dataclass
-class Reading:
-    """Where source is read: below a folder. refused: some lay elsewhere."""
-
-    below: Path
-    refused: bool = False
-
-
-_READING: Final[ContextVar[Reading | None]] = ContextVar("reading", default=None)
+_REFUSED: Final[ContextVar[set[str] | None]] = ContextVar("refused", default=None)
 
 
 @contextlib.contextmanager
-def reading_here() -> Iterator[Reading]:
+def reading_here() -> Iterator[set[str]]:
     """In here no source outside of the current folder is read: which files are named is up to whoever wrote the record,
-    and what is read is quoted."""
-    reading = Reading(Path.cwd())
-    before = _READING.set(reading)
+    and what is read is quoted. Yields those that were refused so far."""
+    before = _REFUSED.set(refused := set[str]())
     try:
-        yield reading
+        yield refused
     finally:
-        _READING.reset(before)
+        _REFUSED.reset(before)
 
 
 def _may_read(file: str) -> bool:
-    reading = _READING.get()
-    if reading is None or Path(os.path.abspath(file)).is_relative_to(reading.below):  # noqa: PTH100 - may have a NUL
+    refused = _REFUSED.get()
+    if refused is None or Path(os.path.abspath(file)).is_relative_to(Path.cwd()):  # noqa: PTH100 - may have a NUL
         return True
-    reading.refused = True
+    refused.add(file)
     return False
 
 

@@ -35,9 +35,9 @@ MEND: Final = "mend what made the command fail (its own error says it), then run
 def verdict_here(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """As `verdict`, of a folder that may come from elsewhere and name any file: none outside of the current folder is
     quoted. Where some lie there, it is the verdict of the run's end, which quotes nothing of this machine."""
-    with reading_here() as reading:
+    with reading_here() as refused:
         found = verdict(folder, traces)
-    return (reading.refused and RunFolder(folder).diagnosis) or found
+    return (RunFolder(folder).diagnosis if refused else None) or found
 
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
