@@ -15,6 +15,12 @@ HARD = (
     "page by page",
     "that nobody measured",
     "Of it, as the script's own",
+    "takes a profile to tell",
+    "all of these together",
+    "looks at the host's stack",
+    "taking one over",
+    "search on where",
+    "the dear order",
 )
 
 

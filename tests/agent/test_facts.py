@@ -143,9 +143,9 @@ def test_a_fact_that_cannot_be_told_ends_nothing(before: str, fail_in: str | Non
 def test_the_screen_says_why_there_are_none(runner: Runner) -> None:
     ran = runner.under(("by_hand.py", "model", "12"))
     (ran.ranks[0].path / "facts.json").unlink()
-    died = "what the script is made of is not known: the process died before it was written (facts.json)"
+    died = "the model and loaders are unknown: the process died before hotlap wrote them down (facts.json)"
     failed = died.replace("the process died", "hotlap had a problem of its own")
-    went_off = "hotlap had a problem of its own, and may have missed what came after it (problems.jsonl)"
+    went_off = "hotlap had a problem of its own and may have missed what came later (problems.jsonl)"
     said = diagnose(ran.folder).unknown
     assert died in said and went_off not in said
     problems = ran.ranks[0].path / "problems.jsonl"

@@ -270,7 +270,7 @@ def test_a_compiler_that_compiled_nothing_is_not_said_to_be_in(
     assert ran.folder is not None and not ran.problems and ran.code == 0
     write_record(ran.folder / "run.json", runner.request(["python"], ran.folder, levers=levers).record())
     run = with_applied_levers(ran.folder, runner.request(["python"], ran.folder, levers=levers).record())
-    assert [one.why for one in run.left_out] == ([] if held else ["no forward was one to compile"])
+    assert [one.why for one in run.left_out] == ([] if held else ["no forward could be compiled"])
 
 
 def test_one_with_nothing_to_do_at_first_may_have_it_later() -> None:

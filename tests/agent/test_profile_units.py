@@ -216,7 +216,7 @@ def test_without_a_trace_no_step_is_followed_any_more(monkeypatch: pytest.Monkey
     monkeypatch.setattr(profile, "_sample_window", lambda: iter(()))
     followed = [profile.seen is not None for _ in profile._windows()]
     assert followed == [True] and profile.seen is None
-    assert profile.record["note"] == "the script runs a profiler of its own"
+    assert profile.record["note"] == "the script runs its own profiler"
 
 
 # labels
@@ -323,7 +323,7 @@ def test_a_history_that_the_script_records_is_left_alone(tmp_path: Path, monkeyp
     profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None)
     monkeypatch.setattr(profile_module, "memory_is_recorded", lambda: True)
     assert (list(profile._memory_window()), asked) == ([], [])
-    assert "records the allocator's history itself" in profile.record["note"]
+    assert "already records the allocator's history" in profile.record["note"]
 
 
 def test_no_memory_snapshot_where_it_was_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

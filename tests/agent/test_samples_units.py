@@ -331,3 +331,15 @@ def test_looks_of_which_one_is_most_are_as_sure_as_few() -> None:
     assert samples.document()["equal_looks"]["other"] == pytest.approx(4.0)
     samples._count(stack, 92 * MS)
     assert samples.document()["equal_looks"]["other"] == pytest.approx(100**2 / (4 * 4 + 92**2))
+
+
+def test_a_wait_for_a_core_that_is_counted_late_is_no_sleep() -> None:
+    """The system counts a wait when it is over: a metric on a loaded machine was told to sleep."""
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+    one, other = [(_busy_and_writing.__code__, 1)], [(_as_long_as.__code__, 1)]
+    samples._count(one, 26 * MS, (0, 26 * MS))
+    samples._count(other, 50 * MS, (0, 50 * MS))
+    samples.idle_ns = 76 * MS
+    assert sum(row[-1] for row in samples.document()["stood"]) == pytest.approx(76.0)
+    samples.idle_ns = 0  # all of it was waits, as the counter says in the end
+    assert samples.document()["stood"] == []

@@ -150,10 +150,10 @@ def test_usage(here: Path) -> None:
         "out exists": (
             ["run", "--out", "taken", "true"],
             125,
-            ["taken exists; nothing is overwritten", "another folder"],
+            ["taken exists and was not overwritten", "another folder"],
         ),
-        "out is a file": (["run", "--out", "plain.py", "true"], 125, ["plain.py exists; nothing is overwritten"]),
-        "out under a file": (["run", "--out", "plain.py/x", "true"], 125, ["plain.py/x: plain.py is no folder"]),
+        "out is a file": (["run", "--out", "plain.py", "true"], 125, ["plain.py exists and was not overwritten"]),
+        "out under a file": (["run", "--out", "plain.py/x", "true"], 125, ["plain.py/x: plain.py is not a folder"]),
         "out not writable": (["run", "--out", "/proc/x", "true"], 125, ["cannot make /proc/x: No such file"]),
     }
     check_all(cases, here)
@@ -189,15 +189,15 @@ def test_recipes(here: Path) -> None:
     says = {
         "none.toml": ["cannot read none.toml: No such file"],
         "taken": ["taken holds no recipe.toml: `hotlap tune` writes one"],
-        "words.toml": ["words.toml is not TOML"],
+        "words.toml": ["words.toml is not valid TOML"],
         "format.toml": ["of format 7 (written by hotlap 3.0)", "reads format 1. Run `hotlap tune` again"],
         "lever.toml": ["warp: this hotlap", "no such lever; it has accumulate", "--lenient"],
         "module.toml": ["hotlap.levers.tf32: this hotlap", "no such lever"],
         "types.toml": ["types.toml: Expected `array`, got `int` - at `$.lever`"],
         "settings.toml": ["checkpoint-blocks: unknown setting 'nice'"],
         "machine.toml": ["loader-workers: 999 workers on", "`--lenient` leaves such levers out"],
-        "deep.toml": ["deep.toml is not TOML"],
-        "number.toml": ["number.toml is not TOML"],
+        "deep.toml": ["deep.toml is not valid TOML"],
+        "number.toml": ["number.toml is not valid TOML"],
         "escape.toml": ["]0;owned[2J: this hotlap"],
         "sparse.toml": ["sparse.toml is 1024 MiB; more than 1 MiB is not read"],
         "/dev/zero": ["/dev/zero has no end; more than 1 MiB is not read"],
@@ -226,17 +226,17 @@ def test_tune_options(here: Path) -> None:
         "only": (refused("--only", "compile,warp"), 125, ["no lever 'warp'; the levers are accumulate"]),
         "without": (refused("--without", "warp"), 125, ["no lever 'warp'; the levers are"]),
         "allow": (refused("--allow", "everything"), 125, ["--allow takes only 'semantic', not everything"]),
-        "out exists": (refused("--out", "taken"), 125, ["taken exists; nothing is overwritten"]),
+        "out exists": (refused("--out", "taken"), 125, ["taken exists and was not overwritten"]),
         "resume and another command": (
             ["tune", "--resume", "asked", "python", "x.py"],
             125,
-            ["asked is of another command: python train.py"],
+            ["asked belongs to another command: python train.py"],
         ),
         "resume what nobody confirmed": (["tune", "--resume", "asked"], 125, ["python train.py", "--yes"]),
         "resume in another folder": (
             ["tune", "--resume", "asked", "python", "train.py"],
             125,
-            ["asked holds this command, to run in /: python train.py", "not confirmed: go to /, or give --yes"],
+            ["asked holds this command, to run in /: python train.py", "not confirmed; go to /, or give --yes"],
         ),
         "resume nothing": (["tune", "--resume", "none"], 125, ["none holds no request.json", "folder of a tune"]),
         "resume what is no tune": (["tune", "--resume", "taken"], 125, ["taken holds no request.json"]),
@@ -246,7 +246,7 @@ def test_tune_options(here: Path) -> None:
 
 
 def test_a_command_that_tune_could_not_keep_as_text(here: Path) -> None:
-    check(hotlap("tune", "--out", "t", "true", b"\xff", cwd=here), 125, "bytes that are no UTF-8")
+    check(hotlap("tune", "--out", "t", "true", b"\xff", cwd=here), 125, "is not valid UTF-8")
     assert not (here / "t").exists()
 
 
@@ -417,7 +417,7 @@ def test_a_crash_in_a_step_is_shown_with_the_script_s_own_traceback(tmp_path: Pa
     assert "exit code 1" in screen and "Traceback" not in screen
     found = json.loads(ran.stdout.splitlines()[-1])
     assert (found["run"]["status"], found["run"]["exit_code"]) == ("failed", 1)
-    assert screen.lstrip().startswith("the command failed after ") and "mend what made the command fail" in screen
+    assert screen.lstrip().startswith("the command failed after ") and "fix the command's own error" in screen
     assert found["run"]["options"] == ["--steps", "500"]
     assert (found["diagnosis"]["steps"], found["diagnosis"]["settled"]) == (9, False)
     assert "the step time was still changing" in " ".join(found["diagnosis"]["unknown"])

@@ -60,7 +60,7 @@ def test_a_device_s_name_names_no_other_folder(tmp_path: Path, monkeypatch: pyte
     [
         ("echo no module >&2; exit 1", 123, "no module"),
         ("exit 3", 123, "exit code 3"),
-        ("echo junk", 122, "something else than a measurement"),
+        ("echo junk", 122, "printed no measurement"),
         ('echo \'{"name": "x", "fp32": -1, "memory_gbs": 1}\'', 122, "fp32"),
         ('echo \'{"name": "x", "fp32": 1e300, "memory_gbs": 1}\'', 122, "fp32"),
     ],

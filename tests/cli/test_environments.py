@@ -82,14 +82,14 @@ def test_only_what_differs_is_printed_beside_the_step_times(tmp_path: Path, hotl
 
 def test_runs_alike_have_nothing_to_print(tmp_path: Path, hotlap: Any) -> None:
     code, out, _ = hotlap("diff", recorded(tmp_path / "a"), recorded(tmp_path / "b"))
-    assert code == 0 and "nothing that both recorded differs" in out
+    assert code == 0 and "no difference in what both recorded" in out
 
 
 @pytest.mark.parametrize(
     ("after", "said"),
     [
         (other(versions=None), "versions of torch and CUDA"),
-        (other(versions=Versions(python="3.12.1", torch="2.11.0+cu130")), "versions of packages but torch"),
+        (other(versions=Versions(python="3.12.1", torch="2.11.0+cu130")), "package versions other than torch's"),
     ],
 )
 def test_what_one_record_does_not_know_is_no_difference(after: Run, said: str, tmp_path: Path, hotlap: Any) -> None:
@@ -172,9 +172,9 @@ def test_what_can_not_be_pinned_is_said(tmp_path: Path, hotlap: Any) -> None:
     comments = "\n".join(line for line in lines if line.startswith("#"))
     assert pins == [] and not any(line.startswith("ENV") for line in lines) and "FROM python:3-slim" in lines
     for said in (
-        "Python 3.14.0rc1: no release", "torch 2.14.0a0+gitabc: it is no release", "own 1.0+local", "bad name 1",
-        "LD_PRELOAD=/usr/lib/x.so: a path of that machine", "TORCH_LOGS: the record has only its beginning",
-        "of no git commit",
+        "Python 3.14.0rc1: no release", "torch 2.14.0a0+gitabc: not a release", "own 1.0+local", "bad name 1",
+        "LD_PRELOAD=/usr/lib/x.so: a path on that machine", "TORCH_LOGS: the record has only its beginning",
+        "not in a git commit",
     ):  # fmt: skip
         assert said in comments
 
@@ -209,7 +209,7 @@ def test_builds_of_torch_s_own_index_come_from_there() -> None:
     packages = {"torchvision": "0.26.0+cu130", "torchaudio": "2.11.0+cu128", "nvidia-ml-py": "13.1"}
     pins, left_out = requirements(Versions(python="3.12.1", torch="2.11.0+cu130", packages=packages))
     assert pins[1:] == ["torch==2.11.0+cu130", "torchvision==0.26.0+cu130", "nvidia-ml-py==13.1"]
-    assert left_out == ["torchaudio 2.11.0+cu128: no version that an index has"]
+    assert left_out == ["torchaudio 2.11.0+cu128: this version is in no package index"]
 
 
 def test_torch_of_the_usual_index_needs_no_other() -> None:

@@ -83,7 +83,7 @@ def test_calibrated_peaks_are_named(tmp_path: Path, printed: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "why"), [("", "no GPU worked in these steps"), ("NVIDIA X1", "no peak of NVIDIA X1 is known; `hotlap")]
+    ("gpu", "why"), [("", "no GPU worked in these steps"), ("NVIDIA X1", "the peak of NVIDIA X1 is unknown; `hotlap")]
 )
 def test_where_it_is_unknown_that_is_said(gpu: str, why: str, tmp_path: Path, printed: Any) -> None:
     run = recorded(tmp_path / "r", gpu)

@@ -86,7 +86,7 @@ def test_a_limit_of_launches_that_was_reached_is_told(tmp_path: Path) -> None:
     (row,) = TABLE.splitlines(keepends=True)[2:]
     full = NCU.replace(row, row * LAUNCHES)
     said = run(tmp_path, "ncu", "echo mine", ncu=full)[2]
-    reached = f"{LAUNCHES} kernel launches measured, the most that hotlap asks ncu for: any later ones are not in here"
+    reached = f"{LAUNCHES} kernel launches measured, the most that hotlap asks ncu for; later ones are missing"
     assert reached in " ".join(said.split())
     assert reached in " ".join(hotlap_beside("show", "run", cwd=tmp_path)[1].split())
     told = " ".join(hotlap_beside("trace", "--ncu", "run/ncu.csv", cwd=tmp_path)[1].split())
@@ -131,7 +131,7 @@ def test_counters_that_may_not_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("--with", "nsys"), 127, "neither on PATH"),
+        (("--with", "nsys"), 127, "not found on PATH"),
         (("--with", "ncu", "--profile"), 125, "two runs"),
         (("--with", "ncu", "--profile-memory"), 125, "go with --profile"),
     ],

@@ -54,10 +54,10 @@ EVALUATIONS = Finding(id="evaluation", bound="unknown", share=0.4)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, ["20% of it, $12.00, goes where the first finding says"]),
+        ({}, ["20% of it, $12.00, goes to the first finding"]),
         (
             {"evaluating": 0.75, "compiling": 0.05},
-            ["75% of it, $45.00, goes to evaluations", "4% of it, $2.40, goes where the first finding says"],
+            ["75% of it, $45.00, goes to evaluations", "4% of it, $2.40, goes to the first finding"],
         ),
         (
             {
@@ -67,15 +67,15 @@ EVALUATIONS = Finding(id="evaluation", bound="unknown", share=0.4)
                     Finding(id="evaluation", bound="unknown", share=0.75),
                 ),
             },
-            ["75% of it, $45.00, goes to evaluations", "10% of it, $6.00, goes where the first finding says"],
+            ["75% of it, $45.00, goes to evaluations", "10% of it, $6.00, goes to the first finding"],
         ),
         (
             {"evaluating": 0.4, "findings": (EVALUATIONS,)},
-            ["40% of it, $24.00, goes to evaluations", "40% of it, $24.00, goes where the first finding says"],
+            ["40% of it, $24.00, goes to evaluations", "40% of it, $24.00, goes to the first finding"],
         ),
         (
             {"evaluating": 0.4, "findings": (Finding(id="compute", bound="compute", share=0.5), EVALUATIONS)},
-            ["40% of it, $24.00, goes to evaluations", "50% of it, $30.00, goes where the first finding says"],
+            ["40% of it, $24.00, goes to evaluations", "50% of it, $30.00, goes to the first finding"],
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_lines_stand_below_the_verdict_and_in_show_and_trace(tmp_path: Path) -> 
     code, out, said = beside(f"{READY} echo mine; exit 7", tmp_path, FAKE)
     assert (code, out) == (7, "mine\n")
     assert "/w/train.py:9 in <module>" in said and "relu (f.py)" in said
-    assert "7 samples of the main thread" in said and "2 looks failed" in said
+    assert "7 samples of the main thread" in said and "2 samples failed" in said
     assert not (tmp_path / "run" / "py-spy.raw.part").exists()
     assert "relu (f.py)" in hotlap_beside("show", "run", cwd=tmp_path)[1]
     assert "relu (f.py)" in hotlap_beside("trace", "run", cwd=tmp_path)[1]

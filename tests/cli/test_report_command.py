@@ -97,7 +97,7 @@ def test_no_source_outside_of_the_current_folder_is_quoted(
 def test_nothing_else_is_written_over(folder: Path) -> None:
     (folder / "report.html").write_text("<!doctype html>\nmine")
     done = report(folder)
-    assert done.returncode == 125 and "no page of hotlap's" in done.stderr
+    assert done.returncode == 125 and "not a page of hotlap's" in done.stderr
     assert (folder / "report.html").read_text() == "<!doctype html>\nmine"
 
 

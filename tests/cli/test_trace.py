@@ -81,10 +81,10 @@ def test_diff(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("empty.json", b"", "is empty"),
-        ("junk.json", bytes(range(256)) * 12, "no trace"),
+        ("junk.json", bytes(range(256)) * 12, "not a trace"),
         ("other.json", b'{"a": [1, 2]}', 'no "traceEvents"'),
         ("none.json", b'{"traceEvents": []}', "no events"),
-        ("torn.json.gz", gzip.compress(b'{"a":' * 1000)[:20], "no trace"),
+        ("torn.json.gz", gzip.compress(b'{"a":' * 1000)[:20], "not a trace"),
     ],
     ids=["empty", "junk", "other", "none", "torn"],
 )

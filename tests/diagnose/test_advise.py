@@ -133,7 +133,7 @@ def test_a_cause_that_the_verdict_begins_with_comes_first() -> None:
     found = msgspec.structs.replace(found, findings=tuple(in_order(found.findings)))
     said = advise(found, "run")
     assert ids(said) == ["rows-one-by-one", "debug-switches", "compute"] and said.measures["input"] == 0.2
-    assert said.suggestions[1].because == "What it costs is not known."
+    assert said.suggestions[1].because == "What it costs is unknown."
     assert ids(advise(found, "run", answers={"input": 0.3})) == ["debug-switches", "compute", "input"]
 
 

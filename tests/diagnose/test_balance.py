@@ -81,7 +81,7 @@ def test_what_the_straggler_explains_is_not_said_twice() -> None:
     assert [found.share for found in itself] == pytest.approx([0.02, 0.30])
     said = late_rank(late, 1, None)
     assert (said.bound, said.cost_ms, said.share) == ("communication", pytest.approx(68.0), pytest.approx(0.68))
-    assert "rank 1" in said.title and "data takes it 70.0 ms, the others 2.00 ms" in said.evidence
+    assert "rank 1" in said.title and "data takes 70.0 ms there, on the others 2.00 ms" in said.evidence
 
 
 def test_a_host_that_runs_ahead_of_its_waiting_device_is_in_step() -> None:
@@ -97,6 +97,6 @@ def test_device_time_that_another_rank_does_not_need_is_waiting() -> None:
     waits, works = Phases(forward=10.0, backward=80.0, optimizer=10.0), Phases(forward=10.0, backward=20.0, other=70.0)
     found = without_waiting([one("input", 0.1), one("compute", 0.8)], [waits, works])
     assert [(each.id, each.share) for each in found] == [("input", 0.1), ("compute", pytest.approx(0.24))]
-    assert found[1].evidence.endswith("up to 70.0 ms of it wait for other ranks: one of them needs 30.0 ms")
+    assert found[1].evidence.endswith("up to 70.0 ms of it is waiting for other ranks, one of which needs 30.0 ms")
     for device in ([works, waits], [waits, waits], [waits], [waits, None], []):
         assert [each.share for each in without_waiting([one("compute", 0.8)], device)] == [0.8]

@@ -56,7 +56,7 @@ def test_code_between_a_forward_and_its_backward_is_told(text: str, function: st
     """A loop over predictions on the host was computing of the model."""
     model = ("forward", CALL, "Net.forward", 60.0)
     counting = ("other", COUNT, "count.<locals>.<listcomp>", 40.0)
-    told = "x; 4.00 ms of the forward lie between the model's call and the backward, most of it in count at line 16"
+    told = "x; 4.00 ms of the forward lies between the model's call and the backward, most of it in count at line 16"
     assert said(text, function, [model, counting], tmp_path) == told
     assert said(text, function, [model, ("forward", *counting[1:])], tmp_path) == told, "as the backward settled it"
     for rows in (

@@ -38,6 +38,7 @@ from hotlap.records.run import (
     RootFacts,
     Step,
 )
+from hotlap.records.session import Session
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from made_runs import RUN, folder_of, write_lines
 
@@ -185,6 +186,15 @@ def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, 
     assert ["--profile" in one.why for one in (before[0], found.findings[0])] == [True, False]
 
 
+def test_a_profile_that_a_killed_process_never_took_says_so(tmp_path: Path) -> None:
+    """Seven steps of 24 s, ended by SIGTERM: "run with --profile" was the advice to a run with --profile."""
+    run = folder_of(tmp_path, (steps(), FACTS))
+    Session(folder=str(run), package="", profile_steps=3).write(run / "session.json")
+    found = verdict(run)
+    assert any(one.startswith("no profile was taken: the process was ended") for one in found.unknown)
+    assert "--profile" not in found.findings[0].why
+
+
 def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:
     run = folder_of(tmp_path, (steps(), FACTS))
     assert not [text for text in diagnose(run).unknown if "hotlap keeps the first and the last" in text]
@@ -197,7 +207,7 @@ def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:
 def test_nothing_notable_has_no_bound(tmp_path: Path) -> None:
     found = diagnose(folder_of(tmp_path, (steps(host=Phases(), wall_ms=5.0), FACTS)))
     assert (found.bound, found.findings) == ("unknown", ())
-    assert found.next.startswith("nothing that hotlap can change")
+    assert found.next.startswith("hotlap found nothing that it can change")
 
 
 @pytest.mark.parametrize("device", [None, MIXED])
@@ -269,7 +279,7 @@ def test_finding_input() -> None:
     found = fires("input", phases(data=5.0, forward=5.0))
     assert found is not None
     assert (found.share, found.levers) == (0.5, ("loader-workers",))
-    assert "0 workers" in found.evidence and "one after another" in found.why
+    assert "0 workers" in found.evidence and "in the training process" in found.why
     assert found.where is not None
     assert (found.where.file, found.where.line, found.where.function) == ("/w/d.py", 7, "Cells.__getitem__")
     busy = msgspec.structs.replace(LOADER, workers=4, iterable=True)
@@ -279,7 +289,7 @@ def test_finding_input() -> None:
     )  # fmt: skip
     assert on_device is not None
     assert on_device.share == pytest.approx(0.1)
-    assert "stands still for 1.00 ms" in on_device.evidence and "4 workers" in on_device.evidence
+    assert "is idle for 1.00 ms" in on_device.evidence and "4 workers" in on_device.evidence
     assert "more slowly" in on_device.why and "cpu-threads" in on_device.levers
 
     for late, late_ms, said, instead in (
@@ -289,8 +299,8 @@ def test_finding_input() -> None:
             "more slowly than the model uses them up: 99% of the wait was for 19 of 20 batches",
             "more processes",
         ),
-        (3, 5.0, "the workers keep up: 17 of 20 batches were ready; taking one over", "larger"),
-        (0, 0.0, "every batch was ready; taking one over", "larger"),
+        (3, 5.0, "the workers keep up: 17 of 20 batches were ready; receiving a batch", "larger"),
+        (0, 0.0, "every batch was ready; receiving a batch", "larger"),
         (3, 93.0, "uses them up: 93% of the wait was for 3 of 20 batches", "more processes"),  # they come in waves
     ):
         waited = msgspec.structs.replace(busy, asked=20, late=late, asked_ms=100.0, late_ms=late_ms)
@@ -345,7 +355,7 @@ def test_what_computes_is_what_an_optimizer_updates() -> None:
     large = msgspec.structs.replace(ROOT, name="Teacher", optimized=0)
     layer = msgspec.structs.replace(ROOT, name="Linear", owner="Field", function="Field.forward", parameters=1)
     for roots, name, others in (
-        ((large, small), "Student", "; forwards of Teacher, which no optimizer updates, are in it"),
+        ((large, small), "Student", "; forwards of Teacher, which no optimizer updates, are included"),
         ((msgspec.structs.replace(large, training=False), small), "Student", ""),
         ((large, msgspec.structs.replace(small, optimized=0)), "Teacher and Student", MOST.format("Teacher")),
         ((msgspec.structs.replace(large, optimized=1), small), "Teacher and Student", MOST.format("Teacher")),
@@ -364,7 +374,7 @@ def test_what_computes_is_what_an_optimizer_updates() -> None:
         facts = msgspec.structs.replace(FACTS, roots=tuple(roots))
         found = fires("compute", phases(forward=4.0, backward=6.0), facts=facts)
         assert found is not None and found.title == f"computing {name}"
-        assert found.evidence.rpartition("around it")[2] == others
+        assert found.evidence.rpartition("no autocast")[2] == others
 
 
 def test_a_model_that_runs_besides_its_training_forward_is_told_by_name() -> None:
@@ -406,16 +416,18 @@ def test_finding_host_code() -> None:
     assert fires("host_code", phases(other=0.9, forward=9.1)) is None
     assert fires("host_code", phases(other=9.0), phases(other=0.1, forward=9.0), QUEUED, CUDA) is None
     functions = fires("host_code", phases(other=3.0, backward=2.0))
-    assert functions.why.startswith("the forward and the update are in here: of functions, ")
+    assert functions.why.startswith("the forward and the update are in here: for functions ")
     assert "in here" not in found.why
     layers = msgspec.structs.replace(FACTS, roots=(msgspec.structs.replace(ROOT, owner="Field"),))
     held = fires("host_code", phases(other=1.0, forward=9.0), facts=layers)
-    assert held.why.startswith("operations of Field between the calls of its parts are in here; which lines")
+    assert held.why.startswith(
+        "operations of Field between the calls of its parts are in here; `hotlap run --profile` names"
+    )
     updated = fires("host_code", phases(other=3.0, backward=2.0, optimizer=1.0))
-    assert updated.why.startswith("the forward is in here: of functions, ")
+    assert updated.why.startswith("the forward is in here: for functions ")
     called = msgspec.structs.replace(FACTS, forwards=9)
     inside = fires("host_code", phases(other=3.0, backward=2.0, optimizer=1.0), facts=called)
-    assert inside.why.startswith("the forward is in here: a module called without gradients, ")
+    assert inside.why.startswith("the forward is in here: hotlap does not see modules called without gradients, ")
     assert "functions" not in inside.why
 
 
@@ -434,7 +446,7 @@ def test_findings_launch_and_compute_part_at_an_empty_queue(step_ms: float, limi
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"constants": True}, "in `__init__` as buffers"),
+    ({"constants": True}, "as buffers, in `__init__`"),
     ({"mask_checks": True}, "`tgt_is_causal=True`"),
 ])  # fmt: skip
 def test_finding_launch_names_operations_that_are_not_needed(changes: dict[str, Any], said: str) -> None:
@@ -475,7 +487,7 @@ def test_what_a_recipe_does_already_is_not_proposed(levers: tuple[str, ...], low
     found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, CUDA, levers=levers)
     assert found is not None
     assert ("lower precision" in found.instead) is lower and "a better memory format" in found.instead
-    assert ("the script turns no autocast on; levers in: " if levers else "no autocast around it") in found.evidence
+    assert ("the script uses no autocast; levers in: " if levers else "no autocast") in found.evidence
 
 
 @pytest.mark.parametrize("changes", [{"softmax": True}, {"sdpa": True}])
@@ -647,7 +659,7 @@ def test_replays_of_the_scripts_own_graphs(tmp_path: Path) -> None:
     found = diagnose(folder_of(tmp_path, (steps(host=phases(other=10.0), device=phases(other=10.0)), facts)))
     assert [(finding.id, finding.share) for finding in found.findings[:1]] == [("own-graph", pytest.approx(1.0))]
     assert "host-code" not in {finding.id for finding in found.findings}
-    assert any(what.startswith("forward, backward, optimizer can't be timed apart") for what in found.unknown)
+    assert any(what.startswith("forward, backward, optimizer can't be timed separately") for what in found.unknown)
     plain = diagnose(folder_of(tmp_path / "plain", (steps(host=phases(other=10.0)), FACTS)))
     assert "own-graph" not in {finding.id for finding in plain.findings}
 
@@ -732,8 +744,8 @@ def test_stretches_of_another_pace_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rare", "said"),
     [
-        (100.0, "nine of ten steps take 10.0 ms or less, the rest longer"),
-        (1.0, "nine of ten steps take 10.0 ms or more, the rest less"),
+        (100.0, "90% of the steps take 10.0 ms or less, the rest longer"),
+        (1.0, "90% of the steps take 10.0 ms or more, the rest less"),
         (10.01, ""),
     ],
 )
@@ -743,7 +755,9 @@ def test_a_step_time_that_no_single_step_is_near_to_is_explained(rare: float, sa
     assert (found.spread.of > 1) is bool(said), "of single steps, unless the headline lies outside of these"
     assert not said or found.spread.p10 <= found.step_ms <= found.spread.p90
     assert ([text for text in found.unknown if text.startswith(NOT_STEADY)] != []) is bool(said)
-    assert any(said in text and f"{ms(found.step_ms)} a step is the" in text for text in found.unknown) is bool(said)
+    assert any(
+        said in text and f"{ms(found.step_ms)} a step is the median over" in text for text in found.unknown
+    ) is bool(said)
 
 
 @settings(max_examples=60)
@@ -757,7 +771,7 @@ def test_a_headline_lies_within_its_deciles_and_is_explained_where_these_are_of_
         found = diagnose(folder_of(Path(folder), (with_walls(walls), fed), (with_walls(walls[::-1]), fed)))
     step, low, high = (ms(one) for one in (found.step_ms, found.spread.p10, found.spread.p90))
     assert found.spread.p10 <= found.step_ms <= found.spread.p90 or step in {low, high}
-    assert found.spread.of == 1 or any(f"; {step} a step is the median of" in text for text in found.unknown)
+    assert found.spread.of == 1 or any(f"; {step} a step is the median over" in text for text in found.unknown)
 
 
 def test_the_deciles_are_of_the_rank_whose_step_time_is_told(tmp_path: Path) -> None:
@@ -810,7 +824,7 @@ def test_steps_that_were_looked_at_may_be_too_few_to_say_where_the_time_goes(tmp
         shares = {one.id: one.share for one in found.findings}
         if told:
             assert shares == {"not-looked-at": pytest.approx(0.36, abs=0.03), "compute": pytest.approx(0.64, abs=0.03)}
-            assert "the 20 steps whose phases were looked at take 10.0 ms a step" in found.findings[1].evidence
+            assert "the 20 sampled steps take 10.0 ms on average" in found.findings[1].evidence
         else:
             assert shares == {"compute": 1.0}
         every = diagnose(folder_of(tmp_path / f"every {rare}", (lines, FACTS)))
@@ -836,8 +850,8 @@ def test_phases_of_a_sample_that_took_another_time_are_shares_of_a_step(slow: fl
     assert found.step_ms == pytest.approx(0.25) and msgspec.structs.asdict(found.phases) == pytest.approx(
         msgspec.structs.asdict(phases(forward=0.2, other=0.05))
     )
-    told = [text for text in found.unknown if text.startswith("the phases are not those of all steps")]
-    assert bool(told) is (slow > 1) and all("the phases are shares of this" in text for text in told)
+    told = [text for text in found.unknown if text.startswith("phases are of sampled steps")]
+    assert bool(told) is (slow > 1) and all("phases are shares of the latter" in text for text in told)
     assert found.findings[0].evidence.startswith("forward 0.20 ms")
 
 
@@ -938,7 +952,7 @@ def test_phases_are_those_of_the_step_that_is_told(tmp_path: Path) -> None:
 def test_an_evaluation_in_each_step_is_told_with_what_computes(tmp_path: Path) -> None:
     """pyGAT evaluates after each update: its forward is in no row of its own."""
     (found,) = diagnose(folder_of(tmp_path / "each", (steps(evaluation=True), FACTS))).findings
-    assert "most steps hold an evaluation" in found.evidence and "every few steps" in found.instead
+    assert "most steps contain an evaluation" in found.evidence and "every few steps" in found.instead
     (found,) = diagnose(folder_of(tmp_path / "none", (steps(), FACTS))).findings
     assert "evaluation" not in found.evidence
 
@@ -949,14 +963,14 @@ def test_an_evaluation_in_each_step_is_told_with_what_computes(tmp_path: Path) -
 @pytest.mark.parametrize("count", [1, 2])
 def test_too_few_steps_are_refused(tmp_path: Path, count: int) -> None:
     seen, longest = ("1 step was", "It") if count == 1 else ("2 steps were", "The longest")
-    told = rf"\. {longest} took 10\.0 ms, warm-up in it: forward 4\.00 ms, backward 6\.00 ms$"
+    told = rf"\. {longest} took 10\.0 ms, warm-up included: forward 4\.00 ms, backward 6\.00 ms$"
     with pytest.raises(NothingMeasured, match=rf"only {seen} seen .* at least 3 are needed, .*{told}"):
         diagnose(folder_of(tmp_path, (steps(count), FACTS)))
 
 
 def test_a_run_without_steps_says_what_was_seen_and_what_counts(tmp_path: Path) -> None:
     with pytest.raises(
-        NothingMeasured, match=r"`python train\.py`\. No process of it imported torch.*A step is one opt"
+        NothingMeasured, match=r"`python train\.py`\. None of its processes imported torch.*A step is one opt"
     ):
         diagnose(folder_of(tmp_path))
     write_record(tmp_path / "seen-7.json", msgspec.structs.replace(FACTS, pid=7, forwards=3))

@@ -71,7 +71,7 @@ def test_the_line_that_most_of_it_is_under_is_told(tmp_path: Path) -> None:
     write_record(at / "rank-0" / "samples.json", Samples(steps=3, looks=90, files=("a.py",), paths=rows[1:2]))
     first = verdict(at).findings[0]
     assert first.where == Place(file="train.py", line=2, function="recall") and "numpy._wrapfunc" in first.evidence
-    assert first.bound == "unknown" and "82% of an evaluation's time is under this line" in first.evidence
+    assert first.bound == "unknown" and "82% of an evaluation's time is spent under this line" in first.evidence
 
 
 def test_where_no_line_has_most_of_it_the_call_in_the_loop_is_told(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_an_evaluation_that_is_the_scripts_own_code_is_told_its_line(tmp_path: P
     found = own((6, "", 250.0), (7, "", 300.0), (8, "", 200.0), folder=tmp_path)
     assert found.title == "evaluations of the model: a Python loop over single elements"
     assert found.where == Place(file=str(tmp_path / "train.py"), line=7, function="recall")
-    assert "75% of an evaluation's time at such lines of recall" in found.evidence
-    assert "in place of `rows` whole arrays" in found.instead and "evaluate less often" in found.instead
+    assert "75% of an evaluation's time is spent at such lines of recall" in found.evidence
+    assert "in place of `rows` work on whole arrays" in found.instead and "evaluate less often" in found.instead
     assert "inference_mode" not in found.instead and "larger batches" not in found.instead
 
 

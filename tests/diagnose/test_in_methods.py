@@ -72,7 +72,9 @@ def test_operations_between_calls_of_a_model_s_parts_are_computing(tmp_path: Pat
     found, samples = told(tmp_path, CALLED, row(FIT, LOSS, SINE), row(FIT, NOTE, ms=30.0))
     assert shares(found) == {"compute": 0.8, "host-code": 0.2}
     compute, loop = found.findings
-    assert compute.evidence.startswith("x; 2.00 ms of other are operations of Field too: without gradients, or between")
+    assert compute.evidence.startswith(
+        "x; 2.00 ms of `other` are operations of Field too: without gradients, or between"
+    )
     assert loop.evidence == "2.00 ms of host time a step beside operations of Field"
     assert loop.why == f"{STANDS_STILL}; more", "its lines are known now"
     assert [one[:5] for one in samples.lines if one[0] == "other"] == [("other", *NOTE, "")]

@@ -85,7 +85,7 @@ def test_how_many_tensors_a_batch_of_workers_is_where_it_is_many() -> None:
         for tensors, workers in ((6, 4), (576, 4), (576, 0))
     )
     assert few is not None and many is not None and none is not None
-    assert "a batch is 576 tensors" in many.evidence and "to take one over takes as long" in many.why
+    assert "a batch is 576 tensors" in many.evidence and "receiving a batch takes as long" in many.why
     assert not any("tensors" in one.evidence or "to take one over" in one.why for one in (few, none))
 
 
@@ -103,7 +103,7 @@ def test_what_workers_take_of_the_models_cores_is_told_with_the_batches() -> Non
     assert crowded().taken_ms == pytest.approx(theirs)
     found, computing = waiting.find(crowded()), compute.find(crowded())
     assert found is not None and found.share == pytest.approx(0.4 + theirs / 20)
-    assert "which lacks them for" in found.evidence and "make each batch cheaper" in found.instead
+    assert "which waits for a core for" in found.evidence and "make each batch cheaper" in found.instead
     assert computing is not None and computing.share == pytest.approx(0.6 - theirs / 20)
     assert cpu_crowded.find(crowded()) is None, "these are the same waits"
 
@@ -112,7 +112,7 @@ def test_workers_whose_batches_are_ready_are_not_slow_where_all_cores_are_busy()
     """It said that they make batches more slowly than the model uses them up, "for 0 of 33 batches"."""
     ready = waiting.find(crowded())
     assert ready is not None and "every batch was ready" in ready.why and "all cores are busy" in ready.why
-    assert "slowly" not in ready.why and "more workers find no core" in ready.instead
+    assert "slowly" not in ready.why and "no core is free for more workers" in ready.instead
     late = msgspec.structs.replace(LOADER, workers=2, asked=20, asked_ms=160.0, late=18, late_ms=150.0)
     waits = waiting.find(crowded(loaders=(late,)))
     assert waits is not None and "94% of the wait was for 18 of 20 batches" in waits.why

@@ -83,7 +83,7 @@ def test_more_rows_are_no_cause(backward: float, told: bool, tmp_path: Path) -> 
     jump = found(steps)
     assert jump is not None and jump.rows == (32, 80)
     diagnosis = diagnose(folder_of(tmp_path, (steps, FACTS)))
-    assert any("with 80 rows or tokens a step, 32 before" in text for text in diagnosis.unknown)
+    assert any("with 80 rows or tokens a step instead of 32" in text for text in diagnosis.unknown)
     assert any(one.id == "steps-jump" for one in diagnosis.findings) is told
 
 
@@ -129,6 +129,6 @@ def test_a_machine_that_gives_less_is_told() -> None:
     jump = found(run(), samples=[sample(at) for at in range(100)])
     assert jump is not None and jump.changed is None
     assert jump_text(jump).endswith(
-        "; the GPU's clock is 1200 MHz then, 1980 before; other work takes 1.5 cores then, 0.0 before"
+        "; the GPU's clock is 1200 MHz after that, 1980 before; other work takes 1.5 cores after that, 0.0 before"
     )
     assert found(run(), samples=[sample(at) for at in range(40)]) == found(run())

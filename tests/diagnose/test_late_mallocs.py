@@ -74,7 +74,7 @@ def test_only_what_was_seen_is_said() -> None:
     alike = of(memory(peak_reserved_bytes=3 * GIB, peak_bytes=2 * GIB, retries=2))
     assert alike is not None
     assert alike.evidence == (
-        "136 calls of cudaMalloc in 146 steps after the first 10, and 2 times the cache had to be freed first; "
+        "136 calls of cudaMalloc in 146 steps after the first 10; 2 times the cache had to be freed first; "
         "the model's inputs came in 4 shapes in its first forwards"
     )
     fixed = (msgspec.structs.replace(ROOT, shapes=2),)
@@ -94,7 +94,7 @@ def test_what_is_asked_for_in_most_steps_takes_its_time_from_computing(tmp_path:
     ).findings
     assert (first.id, first.bound, first.named, first.beneath) == (LATE_MALLOCS, "memory", True, False)
     assert first.share == pytest.approx(0.4) and first.cost_ms == pytest.approx(4.0)
-    assert first.where is not None and first.where.line == 2 and "in the system's kernel" in first.evidence
+    assert first.where is not None and first.where.line == 2 and "in the Linux kernel" in first.evidence
     assert sum(one.share for one in rest) <= 0.6 + 1e-9
 
 
@@ -126,7 +126,7 @@ def test_the_screen_and_the_advice(tmp_path: Path) -> None:
     screen = Console(file=io.StringIO(), width=100)
     screen.print(run_screen(RunFolder(run).record, found, (), run))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "beneath memory is taken from the driver in steady steps" in text and "allocator" in text
+    assert "within memory is taken from the driver in steady steps" in text and "allocator" in text
     assert "allocator" not in advise(found, "run", facts).measures
 
 

@@ -37,7 +37,7 @@ def test_lines_that_may_be_rewritten_name_the_patch(tmp_path: Path, text: str, t
     (tmp_path / "train.py").write_text(f"import torch\n    {text}\n", encoding="utf-8")
     found = with_patch(waits(2), Path("runs/a b"), tmp_path)
     assert (found.instead != "read it less") == told
-    assert not told or found.instead == "read it less; hotlap patch 'runs/a b' has the diff, or why there is none"
+    assert not told or found.instead == "read it less; hotlap patch 'runs/a b' shows the diff, or why there is none"
     assert by_hand(found) == "read it less"
 
 
@@ -51,7 +51,7 @@ def test_other_findings_and_files_do_not(tmp_path: Path) -> None:
     for finding in (other, allocator, waits(1, "site-packages/l.py"), waits(9), waits(2, "gone.py"), waits(2, "run")):
         assert with_patch(finding, Path("run"), tmp_path) == finding
     given_back = msgspec.structs.replace(allocator, where=Place(file="train.py", line=1))
-    assert "hotlap patch run has" in with_patch(given_back, Path("run"), tmp_path).instead
+    assert "hotlap patch run shows" in with_patch(given_back, Path("run"), tmp_path).instead
 
 
 def test_the_verdict_of_a_run_names_it(tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_the_verdict_of_a_run_names_it(tmp_path: Path) -> None:
     window = Window(start_ns=0, end_ns=10 * MS, found_by="ProfilerStep", steps=((0, 10 * MS),))
     rank = RankTrace(source="t", rank=0, device_name="GPU", events=1, window=window, step_ms=10.0, breakdown=(device,))
     found = verdict(folder, TraceReport(ranks=(rank,), findings=(waits(1),)))
-    assert found.findings[0].instead.endswith(f"hotlap patch {folder} has the diff, or why there is none")
+    assert found.findings[0].instead.endswith(f"hotlap patch {folder} shows the diff, or why there is none")

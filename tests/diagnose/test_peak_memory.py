@@ -36,8 +36,8 @@ def test_an_evaluation_that_sets_the_peak_is_told_with_its_line() -> None:
     one = found(raised())
     assert one is not None and one.bound == "memory" and one.share == 0.0 and not one.named
     assert one.where is not None and (one.where.file, one.where.line) == ("train.py", 9)
-    assert "the process took 1.5 GiB at most, in this; training had taken 1.0 GiB at most" in one.evidence
-    assert "adds 0.5 GiB or more" in one.evidence and one.instead.startswith("a smaller batch there")
+    assert "the process took 1.5 GiB at most here; training had taken 1.0 GiB at most" in one.evidence
+    assert "adds 0.5 GiB or more" in one.evidence and one.instead.startswith("use a smaller batch there")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_gradients_and_the_memory_of_a_gpu_are_told() -> None:
 
 def test_a_checkpoint_is_told_apart() -> None:
     one = found(raised(kind="checkpoint"), evaluates=True)
-    assert one is not None and one.title.startswith("writing a checkpoint") and "BytesIO" in one.instead
+    assert (
+        one is not None and one.title.endswith("writing a checkpoint, not from training") and "BytesIO" in one.instead
+    )
 
 
 def test_it_is_on_the_screen_however_many_others_there_are() -> None:

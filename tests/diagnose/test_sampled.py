@@ -86,7 +86,7 @@ def test_a_line_is_told_where_enough_looks_are_sure(equal_looks: dict[str, float
 
 
 @pytest.mark.parametrize(
-    ("looks", "why"), [(100, "it stands"), (3, "it stands; 3 looks at the profile's stack name no line")]
+    ("looks", "why"), [(100, "it stands"), (3, "it stands; 3 stack samples of the profile name no line")]
 )
 def test_with_a_profile_none_is_asked_for(looks: int, why: str) -> None:
     before = verdict("host-code", "unknown")
@@ -161,7 +161,7 @@ def test_arguments_of_distributions_that_are_checked_each_time_are_a_cause(
     )
     said = Samples(steps=3, looks=100, files=(str(tmp_path / "ppo.py"),), lines=rows)
     first, *left = with_samples(verdict("host-code", "unknown"), said).findings
-    assert (first.title == "torch.distributions checks its arguments each time") is told
+    assert (first.title == "torch.distributions checks its arguments on each call") is told
     if told:
         assert first.named and "set_default_validate_args(False)" in first.instead
         assert first.share == pytest.approx(0.5 * 0.3) and [one.share for one in left] == [pytest.approx(0.5 * 0.7)]
@@ -647,7 +647,7 @@ def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> N
         lines=(("data", 0, 2, "collate", "", 80.0), ("data", -1, 0, "", "torch.new_shared", 20.0)),
     )  # fmt: skip
     first, rest = with_samples(verdict("input", "input"), main, worker=worker).findings
-    assert first.id == "input" and first.named and first.title == "a tensor is made of a list"
+    assert first.id == "input" and first.named and first.title == "a tensor is made from a list"
     assert first.where == Place(file=str(tmp_path / "train.py"), line=2, function="collate")
     assert first.evidence == "x; 80% of a worker's time at this line" and first.share == pytest.approx(0.4)
     assert rest.share == pytest.approx(0.1)

@@ -103,7 +103,7 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             + "        meter.update(x)  # 0"
             + SHOWS.format("meter.compute()"),
             "# 1",
-            "add up only when it is shown: `if step % EVERY == 0:` (line 19) around `self.errors +=",
+            "add up only when it is shown: put `if step % EVERY == 0:` (line 19) around `self.errors +=",
         ),
         (  # of all parameters, by a list or a sum that is made anew
             BEGIN + "        norms = []\n        for p in x:\n            norms.append(p.norm())  # 0\n"

@@ -50,7 +50,7 @@ LATER = [Step(step=at, time=BEGUN + at, wall_ms=1000.0, phases=phases(forward=1.
 @pytest.mark.parametrize(
     ("seen", "others", "own", "imported", "told"),
     [
-        pytest.param(BESIDE, None, 3.0, None, "up to 17 GiB of its memory are not this training's", id="memory"),
+        pytest.param(BESIDE, None, 3.0, None, "up to 17 GiB of its memory are not this command's", id="memory"),
         pytest.param(BESIDE, None, 3.0, BEGUN - 6, "it was 100% busy before the command used it", id="busy before"),
         pytest.param(BESIDE, 40.0, 3.0, BEGUN - 6, "computed on this GPU, 40% of the time by NVML", id="by process"),
         pytest.param(BESIDE, 0.0, 3.0, BEGUN - 6, "", id="by process, one that rests"),

@@ -161,13 +161,13 @@ def test_crowded() -> None:
     )
     assert (one.cost_ms, one.levers) == (100.0, ("cpu-threads",))
     assert "2087 involuntary" in one.evidence and "16 intra-op threads and 0 workers, 4 cores" in one.evidence
-    assert "33 threads of the machine" in one.evidence
-    assert one.why.startswith("an operation that threads share")
+    assert "33 threads on the machine" in one.evidence
+    assert one.why.startswith("an operation ends with the last of its threads")
     alone = msgspec.structs.replace(host(waited_ms=4.0, threads_waited_ms=16.0), threads=1)
     assert beneath(found("cpu_crowded", None, alone)).levers == ()
     one = {"usable": 1}
     few, many = (beneath(found("cpu_crowded", {**one, "running": running}, alone)) for running in (1.0, 2.0))
-    assert "in the median 1 thread of the machine" in few.evidence and "in the median 2 threads" in many.evidence
+    assert "in the median 1 thread on the machine" in few.evidence and "in the median 2 threads" in many.evidence
     assert few.why.startswith("at times more threads want to run than there are cores")
     assert many.why.startswith("more threads want to run than there are cores")
     ranks = beneath(found("cpu_crowded", None, msgspec.structs.replace(alone, world=2)))
@@ -236,6 +236,9 @@ def test_waits_are_those_of_all_steady_steps_where_the_machine_counted_them() ->
     timed = msgspec.structs.replace(host(waited_ms=25.3, threads_waited_ms=25.3, took_ms=34.6))
     said = found("cpu_crowded", None, timed)
     assert said is not None and "over 50 steps of 34.6 ms" in said.evidence, "of which steps it is"
+    killed = found("cpu_crowded", use, msgspec.structs.replace(FACTS, device="cpu", threads=1))
+    assert killed is not None and killed.share == pytest.approx(0.59), "before the process's own counters were read"
+    assert "by the machine's counters: 59.0 ms a step" in killed.evidence
     few = msgspec.structs.replace(host(waited_ms=0.4, threads_waited_ms=0.4, took_ms=0.24), threads=1)
     assert found("cpu_crowded", None, few) is None, "one wait in 12 ms was told as 100% of the time"
     early = msgspec.structs.replace(host(waited_ms=15.0, threads_waited_ms=15.0), threads=1)
@@ -336,7 +339,9 @@ def test_workers_that_wait() -> None:
 
 def test_page_faults() -> None:
     one = beneath(found("page_faults", None, host(faults=9000.0, system_ms=8.0)))
-    assert one.cost_ms is None and "8.00 ms a step of all threads" in one.evidence, "no bound: caches lose by them too"
+    assert one.cost_ms is None and "8.00 ms a step over all threads" in one.evidence, (
+        "no bound: caches lose by them too"
+    )
     assert one.levers == ("host-allocator",) and "disk" not in one.evidence
     assert (
         "3 of them read from a disk"
@@ -395,7 +400,7 @@ def test_page_faults_that_take_a_tenth_of_the_step_have_a_share(more: dict[str, 
     one = found("page_faults", {"used": 0.6}, alone)  # others have the cores, where it waits for one
     assert one is not None and one.named is (share >= 0.25) and not one.beneath
     assert (one.share, one.levers) == (share, ("host-allocator",)) and one.cost_ms == min(18.0, counts["system_ms"])
-    assert "of the thread that trains for its 9,000 faults" in one.evidence
+    assert "of it in the training thread, for 9,000 faults" in one.evidence
     findings = in_order(findings_of(Measured(100.0, phases(data=2, forward=98), None, None, alone, cpu=USE)))
     assert findings[share < 0.25].id == "page-faults", "by its share, as no line makes them, until it is much"
     assert "host-allocator" in next_of(findings)

@@ -41,7 +41,7 @@ def test_restarts_are_named_beside_what_the_other_steps_do(thin: bool, tmp_path:
     found = diagnose(folder)
     first, *others = found.findings
     assert (found.bound, first.id, first.levers) == ("input", "workers-restart", ("loader-workers",))
-    assert first.title == "workers start anew each epoch" and "persistent_workers" in first.instead
+    assert first.title == "workers restart each epoch" and "persistent_workers" in first.instead
     run_ms = 118 * 2.0 + 2 * 914.0
     assert first.share == pytest.approx((1824 - 2 * 2 * (run_ms - 1824) / 120) / run_ms)
     assert first.where is not None and (first.where.file, first.where.line) == ("/w/train.py", 19)

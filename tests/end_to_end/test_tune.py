@@ -77,9 +77,9 @@ def begin(folder: Path, *script: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def wait(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
+def wait(process: subprocess.Popen[bytes], until: Callable[[], bool], within_s: float = 120.0) -> None:
     """Until something has come about in a tune."""
-    limit = time.monotonic() + 120
+    limit = time.monotonic() + within_s
     while time.monotonic() < limit and not until():
         assert process.poll() is None, process.stdout.read()  # type: ignore[union-attr]
         time.sleep(0.02)
@@ -131,6 +131,27 @@ def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
 
     again = hotlap("show", str(tmp_path / "t"), cwd=tmp_path)
     assert again.returncode == 0 and "loader-workers" in again.stdout
+
+
+def test_two_ranks_under_torchrun_have_a_proved_recipe(tmp_path: Path) -> None:
+    """Over gloo: each side is a job of two ranks, all of which stand still while another has its turn. Ctrl-C ends it
+    once the recipe is there."""
+    word = f"ranks-{os.getpid()}"
+    process = begin(tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", SLOW, "ranks", word)
+    wait(process, (tmp_path / "t" / "recipe.toml").exists, 300.0)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 130, output
+    found = read_record(tmp_path / "t" / "tune.json", Tune)
+    assert [one.lever for one in found.kept] == ["loader-workers"] and found.gain
+    assert found.how == "turns" and found.starts >= 2 and found.interval is not None and found.interval.low > 1
+    assert found.parity is not None and found.parity.ok and found.parity.level == "bitwise"
+    proved = [trial.folder for trial in found.trials if trial.purpose == "prove"]
+    for folder in proved:
+        for rank in (0, 1):
+            facts = json.loads((tmp_path / "t" / folder / f"rank-{rank}" / "facts.json").read_text())
+            assert facts["world"] == 2 and facts["loaders"][0]["workers"] >= 1
+    assert len(proved) >= 2 and ended(word), running(word)
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])

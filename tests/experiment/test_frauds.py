@@ -26,7 +26,7 @@ CAUGHT = {
     "gradients × 1.05 before they are clipped (Adam)": "gradient norm differs by 5.00%",
     "clipping off (Adam)": "clips its gradients before the first update, and the trial does not",
     "dropout off": "dropout is gone",
-    "drops a tenth of the batches, from the tenth, and workers": "with the random draws of each sample pinned",
+    "drops a tenth of the batches, from the tenth, and workers": "with the same random draws for each sample",
     "dropout off, and channels-last": "dropout is gone",
     "half the dropout, and channels-last": "allowed",
     "learns the opposite beside biases without effect": "direction of the first update differs",

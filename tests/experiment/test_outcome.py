@@ -138,11 +138,11 @@ def test_a_trial_of_which_all_left_themselves_out_is_refused(folder: Path) -> No
 @pytest.mark.parametrize(
     ("stopped", "evaluating", "said"),
     [
-        (True, True, "only 4 steady steps of 9, as 4 held an evaluation, which are left out; hotlap ended the command "
-         "itself; with a larger --budget it runs longer"),
-        (False, True, "only 4 steady steps of 9, as 4 held an evaluation, which are left out; the command ended by "
-         "itself; let it make more steps, or evaluate less often"),
-        (False, False, "only 4 steady steps of 5; the command ended by itself; let it make more steps"),
+        (True, True, "only 4 steady steps of 9; 4 with an evaluation are left out; hotlap ended the command; "
+         "a larger --budget lets it run longer"),
+        (False, True, "only 4 steady steps of 9; 4 with an evaluation are left out; the command "
+        "ended by itself; let it run more steps, or evaluate less often"),
+        (False, False, "only 4 steady steps of 5; the command ended by itself; let it run more steps"),
     ],
 )  # fmt: skip
 def test_of_too_few_steps_it_is_said_why_who_ended_them_and_what_to_do(
@@ -190,6 +190,8 @@ TRACED_AT_ONCE = "a.b.Traced: failed to run FX node: call_method view(*(FakeTens
         ([*FRAMES, *TRACED], "a.b.Traced: ValueError('Cannot view (1, 2) as (2, 3)')"),
         ([*FRAMES, TRACED_AT_ONCE], "a.b.Traced: ValueError('no')"),
         ([*FRAMES, "ValueError: no"], "ValueError: no"),
+        ([*FRAMES, "KeyError: Caught KeyError in DataLoader worker process 3.", "Original " + FRAMES[0], *FRAMES[1:],
+          "KeyError: 'x'", ""], "KeyError: 'x' (in DataLoader worker process 3)"),
         ([*FRAMES, "KeyboardInterrupt", ""], "KeyboardInterrupt"),
         ([*FRAMES, "a.b.Failed: a raised:", "TypeError: x", "", HINT, ""], "a.b.Failed: a raised: TypeError: x"),
         ([*FRAMES, "KeyError: 1", "", "During handling:", "", *FRAMES, "ValueError: 2", HINT], "ValueError: 2"),

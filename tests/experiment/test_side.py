@@ -256,7 +256,7 @@ def test_a_turn_that_takes_too_long_ends_the_side_and_no_other(bench: Bench, sid
     side = sides["slow"]
     begun = time.monotonic()
     assert bench.turn(side, 100, timeout_s=1.5) is None
-    assert not side.alive and side.measured.ended == "its steps took too long"
+    assert not side.alive and side.measured.ended == "its steps were too slow"
     assert time.monotonic() - begun < 6 and sides["learns"].ready
 
 
@@ -303,6 +303,22 @@ def test_sides_that_do_not_get_ready_say_why(tmp_path: Path) -> None:
         assert not any(side.alive for side in (nothing, fails, short, refused, late))
         assert [one.id for one in read_lines(tmp_path / JOURNALS[0], Trial)] == [one.id for one in bench.done]
         assert len(bench.done) == 6
+
+
+@pytest.mark.parametrize("how", ["abort", "exit", "kill", "raise"])
+def test_a_start_that_a_worker_ends_points_at_the_lever_of_the_workers(how: str, tmp_path: Path) -> None:
+    """Seen: a ResNet-50's worker aborted when eleven levers went in at once, and all of them were lost."""
+    lever = all_levers()["loader-workers"]
+    uses = [Lever(name=lever.name, settings={"workers": 2, "prefetch": 2, "pin_memory": False, "persistent": True})]
+    with bench_in(tmp_path) as bench:
+        script = (sys.executable, str(HERE / "scripts" / "dying_workers.py"), how)
+        side = bench.start("try", uses, command=script)
+        bench.ready(side)
+        assert side.measured.outcome == "crashed"
+        assert any(sign in side.measured.why for sign in lever.signs), side.measured.why
+        bare = bench.start("bare", command=script)
+        bench.ready(bare)
+        assert bare.ready, bare.measured
 
 
 TOGETHER = Special(together=True)

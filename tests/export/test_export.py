@@ -223,7 +223,7 @@ def test_export_writes_beside_the_records_and_never_over_anything(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--to", "visdom"], "there are container, csv, mlflow"), (["--to", "csv", "--online"], "--online goes with")],
+    [(["--to", "visdom"], "targets are container, csv, mlflow"), (["--to", "csv", "--online"], "--online goes with")],
 )
 def test_what_can_not_be_is_said(
     words: list[str], said: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -309,7 +309,7 @@ def test_a_run_without_traces_shows_its_steps(folder: Path, tmp_path: Path) -> N
 
 def test_a_trace_that_is_none_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("hello")
-    with pytest.raises(RecordError, match="no trace"):
+    with pytest.raises(RecordError, match="not a trace"):
         merge([(0, tmp_path / "x.json")], tmp_path / "out.json.gz")
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 

@@ -326,7 +326,7 @@ class EntropyOfWeights(Form):
         return (weights @ v) * (weights * weights.log()).sum()
 
 
-@wanted("weighs something")
+@wanted("is not negligible")
 class SoftMasking(Form):
     def attend(self, x, padding):
         q, k, v = self.heads(x)

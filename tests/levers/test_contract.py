@@ -223,6 +223,31 @@ def test_a_cast_is_free_beside_what_compiles_or_replays_the_forward(beside: str)
     assert lever.share(with_levers(where, **{beside: {}})) > lever.share(with_levers(where, tf32={})) * 5
 
 
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly", {"loader-workers"}),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Aborted. ", {"loader-workers"}),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", {"loader-workers"}),
+        ("RuntimeError: Function CompiledFunctionBackward returned an invalid gradient at index 16 - got [64] but "
+         "expected shape compatible with [1, 64, 1, 1]", {"channels-last", "compile", "compile-blocks"}),
+        ("RuntimeError: view size is not compatible with input tensor's size and stride", {"channels-last"}),
+        ("torch._dynamo.exc.Unsupported: call_method", {"compile", "compile-blocks"}),
+        ("torch._inductor.exc.InductorError: CppCompileError: C++ compile error", {"compile", "compile-blocks"}),
+        ("RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16",
+         {"bf16-autocast"}),
+        ("RuntimeError: CUDA error: operation not permitted when stream is capturing",
+         {"graph-training", "graph-optimizer"}),
+        ("RuntimeError: `fused=True` requires all the params to be floating point Tensors", {"fused-optimizer"}),
+        ("ValueError: Expected input batch_size (3) to match target batch_size (4).", set()),
+        ("KeyError: 'labels'", set()),
+    ],
+)  # fmt: skip
+def test_which_levers_an_error_points_at(said: str, names: set[str]) -> None:
+    """Those of faults that were seen on public scripts, and others of their kinds."""
+    assert {lever.name for lever in LEVERS if any(sign in said for sign in lever.signs)} == names
+
+
 def test_each_place_among_the_levers_of_a_cause_is_taken_once() -> None:
     for cause in get_args(Cause):
         places = [lever.causes[cause] for lever in LEVERS if cause in lever.causes]

@@ -721,7 +721,7 @@ def test_parameters_of_a_class_of_their_own_are_left_alone() -> None:
     pair = Pair(model)
     for step in range(5):
         pair.graphed(batch(4, step)).sum().backward()
-    assert pair.graphed.replays == 0 and "it holds a tensor of class Own" in pair.whys[0]
+    assert pair.graphed.replays == 0 and "it contains a tensor of class Own" in pair.whys[0]
 
 
 def test_a_functional_call_is_left_alone() -> None:
@@ -755,7 +755,7 @@ class Odd(nn.Module):
 
 
 WHYS = {
-    "waits": "waits for the device", "counts": "changed numbers", "draws": "draws random numbers on the host",
+    "waits": "waits for the device", "counts": "changes numbers", "draws": "draws random numbers on the host",
     "leaves": "leaves new tensors", "writes": "writes to its arguments",
 }  # fmt: skip
 

@@ -188,5 +188,5 @@ def test_where_it_changes_nothing_it_says_why() -> None:
         def __iter__(self) -> Any:
             return iter(range(4))
 
-    with pytest.raises(NothingToDo, match="repeats its data"):
+    with pytest.raises(NothingToDo, match="each worker would deliver all data"):
         changed(DataLoader(Stream()))

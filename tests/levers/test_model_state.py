@@ -228,7 +228,7 @@ def test_tensors_of_other_classes_can_not_be_looked_at() -> None:
     """A tensor that wraps others has no address of its own, and changes with these."""
     model = Other()
     model.table = TwoTensor(torch.ones(3), torch.ones(3))
-    with pytest.raises(TypeError, match="it holds a tensor of class TwoTensor"):
+    with pytest.raises(TypeError, match="it contains a tensor of class TwoTensor"):
         Model(model)
 
 

@@ -129,7 +129,7 @@ def test_what_is_compiled_keeps_what_is_saved_where_the_source_asks(lever: str, 
     line = "torch._functorch.config.donated_buffer = False\n"
     result = patched(kept, lever)
     assert f"import torch._functorch.config\n{line}" in result.text() and not result.refused
-    assert "has a graph kept" in result.written[lever].notes[0]
+    assert "keeps graphs" in result.written[lever].notes[0]
     assert patched(result.text(), lever).written[lever].already
     for other in (SCRIPT, SCRIPT.replace("loss.backward()", "loss.backward(retain_graph=False)")):
         assert line not in patched(other, lever).text()
@@ -145,9 +145,9 @@ def test_what_is_compiled_keeps_what_is_saved_where_the_source_asks(lever: str, 
         ("[Block(width) for _ in range(3)]", "[Block(width)]", "no list of repeated blocks"),
         ("[Block(width) for _ in range(3)]", "[Block(width), Mlp(width)]", "no list of repeated blocks"),
         ("[Block(width) for _ in range(3)]", "make(width)", "no list of repeated blocks"),
-        ("model = Net()\n", "model = Net()\nmodel.compile()\n", "compiles the model itself"),
+        ("model = Net()\n", "model = Net()\nmodel.compile()\n", "already compiles the model"),
         ("model = Net()\n", "model = nn.DataParallel(Net())\n", "DataParallel"),
-        ("model = Net()\n", "from lib import Far\nmodel = Far()\n", "not one of yours"),
+        ("model = Net()\n", "from lib import Far\nmodel = Far()\n", "not in your files"),
         ("    loss.backward()\n", "", "no `.backward()`"),
     ],
 )
@@ -193,16 +193,16 @@ def test_a_sequential_is_written_out(patched: Patcher) -> None:
         ("nn.GELU(), ", "nn.utils.spectral_norm(nn.Linear(9, 9)), ", "`spectral_norm`"),
         ("        return x + self.drop", "        self.seen = x\n        return x + self.drop", "its own state"),
         ("        return x + self.drop", "        self.count.add_(1)\n        return x + self.drop", "its own state"),
-        ("self.mlp = Mlp(width)", "self.mlp = make(width)", "what Block is made of"),
-        ("self.drop = nn.Dropout(drop)", "self.drop = layers.DropPath(drop)", "what Block is made of"),
+        ("self.mlp = Mlp(width)", "self.mlp = make(width)", "the parts of Block are unknown"),
+        ("self.drop = nn.Dropout(drop)", "self.drop = layers.DropPath(drop)", "the parts of Block are unknown"),
         ("model = Net()\n", "model = Net()\nmodel.register_forward_hook(show)\n", "hooks"),
         ("            x = block(x)\n", "            x = run(block, x)\n", "loop that calls"),
-        ("            x = block(x)\n", "            x = block(x, preserve_rng_state=False)\n", "for its own"),
-        ("            x = block(x)\n", "            x = block(x, **more)\n", "for its own"),
-        ("            x = block(x)\n", "            x = block()\n", "for its own"),
+        ("            x = block(x)\n", "            x = block(x, preserve_rng_state=False)\n", "would use itself"),
+        ("            x = block(x)\n", "            x = block(x, **more)\n", "would use itself"),
+        ("            x = block(x)\n", "            x = block()\n", "would use itself"),
         ("for block in self.blocks:", "for block in reversed(self.blocks):", "loop that calls"),
         ("            x = block(x)\n",
-         "            x = torch.utils.checkpoint.checkpoint(run, x, use_reentrant=True)\n", "has checkpoints itself"),
+         "            x = torch.utils.checkpoint.checkpoint(run, x, use_reentrant=True)\n", "already uses checkpoints"),
     ],
 )  # fmt: skip
 def test_checkpoint_blocks_refuses(old: str, new: str, why: str, patched: Patcher) -> None:

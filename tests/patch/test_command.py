@@ -107,7 +107,7 @@ def test_a_recipe_s_files_outside_of_the_current_folder_are_left(
         refused = hotlap("r.toml", *options)
         assert isinstance(refused.exception, UsageError) and refused.stdout_bytes == b""
         assert f"{script} lies outside of {here}" in str(refused.exception)
-        assert "give the command itself" in str(refused.exception)
+        assert "give the command after the recipe" in str(refused.exception)
     assert script.read_text() == SCRIPT
     assert hotlap("r.toml", "--apply", "--force", "python", str(script)).exit_code == 0
     assert "fused=True" in script.read_text()
@@ -179,7 +179,7 @@ def test_verifying_says_that_memory_does_not_hold_all(project: Path, started: li
     assert hotlap("r.toml", "--verify", "--yes", "--out", "big").exit_code == 0
     found = read_record(project / "big/patch.json", Patch).verification
     assert found is not None and found.ratio is None
-    assert "the recipe was not measured: it does not fit in memory beside the others" in found.why
+    assert "the recipe was not measured: it does not fit in memory together with the others" in found.why
 
 
 def test_verifying_compares_whole_runs_of_a_command_that_ends_by_itself(project: Path, started: list[Started]) -> None:

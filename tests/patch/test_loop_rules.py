@@ -77,7 +77,7 @@ def test_batch_size(call: str, expected: str, patched: Patcher) -> None:
     assert "learning rate" in result.written["batch-size"].notes[0]
     again = patched(result.text().replace("batch_size=4)", "batch_size=4 * 1)"), "batch-size").written["batch-size"]
     assert again.already
-    assert "options" in call or "no earlier patch" in again.notes[0]
+    assert "options" in call or "an earlier patch" in again.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_batch_size(call: str, expected: str, patched: Patcher) -> None:
         ("DataLoader(data, batch_sampler=batches)", "makes its batches itself"),
         ("DataLoader(data, batch_size=None)", "makes its batches itself"),
         ("DataLoader(data, **options)", "`**`"),
-        ("Mine(data, batch_size=4)", "class of your own"),
+        ("Mine(data, batch_size=4)", "class is your own"),
         ("make(data)", "no DataLoader"),
     ],
 )
@@ -110,7 +110,7 @@ def test_activations_are_offloaded_in_part(patched: Patcher) -> None:
     )
     assert "hooks on saved tensors" in refused(patched, own, "activation-offload")
     twice = SCRIPT.replace("loss = (", "a = 1; loss = (")
-    assert "line of its own" in refused(patched, twice, "activation-offload")
+    assert "shares its line" in refused(patched, twice, "activation-offload")
 
 
 def test_the_budget_needs_something_that_compiles(patched: Patcher) -> None:
@@ -132,9 +132,9 @@ def test_the_budget_needs_something_that_compiles(patched: Patcher) -> None:
 def test_variables_are_told_unless_the_source_sets_them(lever: str, variable: str, patched: Patcher) -> None:
     result = patched(SCRIPT, lever)
     assert result.text() == SCRIPT
-    assert "in the command to start" in result.written[lever].notes[0]
+    assert "in the start command below" in result.written[lever].notes[0]
     own = f'import os\nos.environ["{variable}"] = "1"\n{SCRIPT}'
-    assert "sets this in its environment itself" in refused(patched, own, lever)
+    assert "already sets this in its environment" in refused(patched, own, lever)
 
 
 # commands that only infer

@@ -158,7 +158,7 @@ def test_apply_refuses_what_git_does_not_have(project: Path) -> None:
 def test_apply_refuses_a_file_that_changed_meanwhile(project: Path) -> None:
     patched = make(project / "recipe.toml", (), project)
     write(project / "train.py", SCRIPT + "# mine\n")
-    with pytest.raises(RecordError, match="changed while"):
+    with pytest.raises(RecordError, match="changed during patching"):
         patching.apply(patched, force=True)
     assert (project / "train.py").read_text().endswith("# mine\n")
 

@@ -155,13 +155,13 @@ def test_autocast_hands_float32_back(lines: list[str], expected: list[str], patc
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        (["out, hidden = model(x)", "keep(hidden)", "out.sum().backward()"], "`hidden` was not proven"),
+        (["out, hidden = model(x)", "keep(hidden)", "out.sum().backward()"], "`hidden` may not be a tensor"),
         (["loss = crit(draw(), model(x))", "loss.backward()"], "computed before the model"),
         (["loss = F.mse_loss(model(x) if y else x, y)", "loss.backward()"], "not always evaluated"),
-        (["loss = F.mse_loss(model(x @ x), y)", "loss.backward()"], "argument of the call is computed"),
+        (["loss = F.mse_loss(model(x @ x), y)", "loss.backward()"], "argument is computed inside the call"),
         (["out = model(x); loss = F.mse_loss(out, y)", "loss.backward()"], "can't be split"),
         (["for o in model(x): o.backward()"], "can't be split"),
-        (["things = model(x)", "train(things).backward()"], "not proven to be a tensor"),
+        (["things = model(x)", "train(things).backward()"], "may not be a tensor"),
     ],
 )
 def test_autocast_refuses(lines: list[str], why: str, patched: Patcher) -> None:
@@ -244,7 +244,7 @@ model = torch.load("best")
 
 MANY = msgspec.structs.replace(FACTS, roots=(RootFacts(name="Net", parameters=1, modules=1, classes=50257),))
 FEW = msgspec.structs.replace(FACTS, roots=(RootFacts(name="Net", parameters=1, modules=1, classes=10),))
-NOT_WRITTEN = "the lever also compiles a cross-entropy"
+NOT_WRITTEN = "the lever also compiles cross-entropies"
 
 
 def test_compile_takes_a_loss_over_many_classes_along(patched: Patcher) -> None:
@@ -303,7 +303,7 @@ def test_compile_with_dynamic_shapes(patched: Patcher) -> None:
 def test_compile_looks_past_models_of_torch_s_own(made: str, head: str, patched: Patcher) -> None:
     text = loop("model(x).sum().backward()", head=HEAD + head).replace("Net()", made)
     refused = patched(text, "compile").refused["compile"]
-    assert "looks past" in refused.why
+    assert "has no effect" in refused.why
     assert refused.look_at
 
 
@@ -323,7 +323,7 @@ print("frames", sum(counters["frames"].values()))
 @pytest.mark.parametrize("own", ["model = torch.compile(model)", "if fast:\n    model.compile()"])
 def test_compile_refuses_where_the_script_compiles(own: str, patched: Patcher) -> None:
     text = loop("model(x).sum().backward()").replace("model = Net()\n", f"model = Net()\n{own}\n")
-    assert "compiles the model itself" in patched(text, "compile").refused["compile"].why
+    assert "already compiles the model" in patched(text, "compile").refused["compile"].why
 
 
 def test_a_model_that_is_made_anew_in_the_loop_is_left_alone(patched: Patcher) -> None:
@@ -500,7 +500,7 @@ def test_loaders_that_can_t_be_told_apart_are_shown(patched: Patcher) -> None:
 
 def test_a_loader_class_of_the_user_s_is_left_alone(patched: Patcher) -> None:
     text = HEAD + "class Mine(DataLoader):\n    pass\nfor x in Mine(a):\n    net(x).backward()\n"
-    assert "class of your own" in patched(text, "loader-workers").refused["loader-workers"].why
+    assert "class is your own" in patched(text, "loader-workers").refused["loader-workers"].why
 
 
 def test_iterable_datasets_get_no_workers(patched: Patcher) -> None:
@@ -529,7 +529,7 @@ for x in DataLoader(Stream()):
         ("torch.optim.Adam(p, foreach=True)", "`foreach`"),
         ("torch.optim.Adam(p, fused=quick)", "`fused`"),
         ("torch.optim.LBFGS(p)", "no fused LBFGS"),
-        ("getattr(torch.optim, name)(p)", "no call that makes"),
+        ("getattr(torch.optim, name)(p)", "no call of a torch.optim"),
     ],
 )
 def test_fused_refuses(call: str, why: str, patched: Patcher) -> None:

@@ -85,8 +85,8 @@ def test_the_screen_says_what_is_different_and_what_is_left(run: Path) -> None:
     text = " ".join(said.stderr.split())
     assert "5 of 6 waits written as a diff: train.py (+" in text
     assert "train.py:15: total += loss.item()" in text
-    assert "1 printed line in 50 steps where there were 50" in text
-    assert "a change to review: `torch.cuda.synchronize()` is taken out" in text
+    assert "1 printed line in 50 steps instead of 50" in text
+    assert "a change to review: `torch.cuda.synchronize()` is removed" in text
     assert "not written: what the script does next depends on the value by hand: decide on the device" in text
 
 
@@ -111,7 +111,7 @@ def test_lines_of_libraries_and_unknown_lines_are_named(run: Path) -> None:
     text = " ".join(said.stderr.split())
     assert "none of 2 waits can be rewritten" in text
     assert "/usr/lib/python3/trainer.py:15" in text
-    assert "the file is none of yours" in text
+    assert "the file is not one that this" in text
     assert "the run does not know the line" in text
 
 

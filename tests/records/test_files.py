@@ -139,9 +139,9 @@ def test_a_new_folder_is_never_one_with_something_in_it(tmp_path: Path) -> None:
     assert new_folder(tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("mine")
     for taken in ("a", "file"):
-        with pytest.raises(RecordError, match="exists; nothing is overwritten"):
+        with pytest.raises(RecordError, match="exists and was not overwritten"):
             new_folder(tmp_path / taken)
-    with pytest.raises(RecordError, match=r"file is no folder\. Give --out another"):
+    with pytest.raises(RecordError, match=r"file is not a folder\. Give --out another"):
         new_folder(tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
 

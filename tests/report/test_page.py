@@ -88,7 +88,7 @@ def test_run_shows_its_numbers() -> None:
     shares = {finding.share for finding in FINDINGS} | {125.5, DIAGNOSIS.step_ms / (DIAGNOSIS.step_ms - 125.5)}
     assert shares <= set(page.values["findings"])
     assert "39" in page.texts["findings"] and "line 41 <b>" in page.texts["findings"]
-    assert "younger than the run" in page.texts["findings"]
+    assert "changed after the run" in page.texts["findings"]
     assert {1.0, 9.0, 200.0, 150.0} <= set(page.values["ranks"])
     assert {3 << 30, 5 << 30, 2 << 30} <= set(page.values["memory"])
     assert "python train.py --lr 3e-4" in page.texts["environment"]
@@ -153,7 +153,7 @@ def test_waterfall_of_what_was_made_smaller() -> None:
         turns=8, before_ms=8.0, after_ms=11.0, parity=TUNE.parity,
     )  # fmt: skip
     told = parsed(msgspec.structs.replace(page, tune=msgspec.structs.replace(fewer, reference=reference)))
-    assert "checkpointing beside the command alone, both with 1/2 of the batch" in told.texts["waterfall"]
+    assert "checkpointing against the command alone, both with 1/2 of the batch" in told.texts["waterfall"]
     assert "a sample takes 1.38× of the time" in told.texts["waterfall"]
 
 
@@ -186,7 +186,7 @@ def test_unknown_is_said_and_not_zero() -> None:
     shown = parsed(Page(title="t", folder="f", made="m", hotlap="h", run=RUN_PAGE.run, diagnosis=bare))
     assert "bound unknown" in shown.texts["verdict"]
     assert "breakdown" not in shown.texts
-    assert "nothing that hotlap knows of" in shown.texts["findings"]
+    assert "no cause that hotlap knows" in shown.texts["findings"]
 
 
 @each_page

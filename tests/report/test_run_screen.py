@@ -235,7 +235,7 @@ def test_a_finding_that_the_training_is_wrong_is_always_shown_and_first() -> Non
     many = run_text(msgspec.structs.replace(BEFORE, findings=(*slow, *(wrong,) * 4)))
     assert many.count("the same samples") == 4 and "cause 0" in many and "and 4 more" in many
     tuned = tune_text(msgspec.structs.replace(TUNE, baseline=msgspec.structs.replace(BEFORE, findings=(LOADER, wrong))))
-    assert "wrong, with levers and without: the same samples; 131 ms" in tuned and "wrong" not in tune_text()
+    assert "wrong with and without levers: the same samples; 131 ms" in tuned and "wrong" not in tune_text()
 
 
 def test_what_is_not_certain_is_said() -> None:
@@ -252,7 +252,7 @@ def test_what_is_not_certain_is_said() -> None:
         )
     )
     assert text.startswith("bound unknown · 215 ms") and "samples/s" not in text
-    assert "unsettled: no steady state" in text and "note no communication was seen" in text
+    assert "unsettled: step times never became steady" in text and "note no communication was seen" in text
 
 
 def test_a_cause_of_most_of_the_step_is_the_headline_where_no_bound_is_known() -> None:
@@ -264,7 +264,7 @@ def test_beside_a_cause_what_only_says_where_the_time_is_takes_two_lines() -> No
     cause = msgspec.structs.replace(LOADER, named=True, bound="compute", title="the cause")
     where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net")
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
-    assert "computing Net at train.py:41 in main · the cause above is part of it" in text
+    assert "computing Net at train.py:41 in main · includes the cause above" in text
     assert text.count("Use worker processes") == 1
     parts = [msgspec.structs.replace(one, id="host-code") for one in (cause, where)]  # what is left of a divided one
     assert "the cause above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=tuple(parts))))
@@ -664,7 +664,7 @@ def test_money_and_energy_are_told_where_they_are_known() -> None:
     share = next(one.share for one in lost.findings if one.share)
     assert told == [
         "400 W, 20.0 J a step (GPU, by NVML)", "$84.00 a day at $3.50 an hour",
-        f"{share:.0%} of it, ${84 * share:.2f}, goes where the first finding says", "$0.972 a million samples",
+        f"{share:.0%} of it, ${84 * share:.2f}, goes to the first finding", "$0.972 a million samples",
     ]  # fmt: skip
     assert list(money_parts(BEFORE, None)) == []
     assert "$84.00 a day" in run_text(lost, price=3.5) and "$" not in run_text(lost)
@@ -699,7 +699,7 @@ def test_after_a_run_with_a_recipe_the_next_tune_is_the_one_that_made_it(tmp_pat
     command = " ".join(RUN.command)
     for tune, said in (
         (None, f"next: a tune of the command without the recipe (tries compile)\nhotlap tune {command}"),
-        (UNFINISHED, f"next: go on with the recipe's tune (tries compile)\nhotlap tune --resume {tmp_path} {command}"),
+        (UNFINISHED, f"next: continue the recipe's tune (tries compile)\nhotlap tune --resume {tmp_path} {command}"),
         (TUNE, f"next: a tune of the command without the recipe (tries compile)\nhotlap tune {command}"),
     ):
         if tune is not None:
@@ -714,7 +714,7 @@ def test_a_cause_is_no_part_of_what_is_less_than_it(share: float, told: bool) ->
     where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
     assert "computing Net at train.py:41 in main" in text and text.count("Use worker processes") == 1
-    assert ("the cause above is part of it" in text) is told
+    assert ("includes the cause above" in text) is told
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.88, True), (0.67, False)])
@@ -723,7 +723,7 @@ def test_shares_of_more_than_the_step_say_which_lies_in_which(share: float, told
     cause = msgspec.structs.replace(LOADER, named=True, bound="bandwidth", title="the cause", share=0.33)
     where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
-    assert ("computing Net with the 33% above in it" in text) is told
+    assert ("computing Net includes the 33% above" in text) is told
     waiting = msgspec.structs.replace(cause, bound="input")
     assert "above in it" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(waiting, where))))
 

@@ -61,7 +61,7 @@ def test_processes_that_trained_beside_the_one_that_is_told_of_are_counted(tmp_p
         assert ("processes  " in text(folder=tmp_path)) is (at > 1)
         (tmp_path / f"rank-{at}").mkdir()
         (tmp_path / f"rank-{at}" / "steps.jsonl").touch()
-    assert "processes  3 made steps, and this is of the one with the most; all are in" in text(folder=tmp_path)
+    assert "processes  3 made training steps; this screen is of the one with the most. All" in text(folder=tmp_path)
 
 
 def test_a_full_disk_does_not_cost_the_screen(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
@@ -78,4 +78,4 @@ def test_a_full_disk_does_not_cost_the_screen(tmp_path: Path, monkeypatch, capsy
     said = capsys.readouterr().err
     assert "10.0 ms a step" in said and "forward" in said
     assert f"cannot write {tmp_path}/run.json: No space left on device; cannot write {tmp_path}/diagnosis.json" in said
-    assert said.endswith(". The screen above is from memory and what could be written before\n")
+    assert said.endswith(". The screen above shows what was in memory or already written\n")

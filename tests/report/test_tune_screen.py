@@ -73,14 +73,14 @@ def test_steps_of_other_sizes_are_told_by_the_row() -> None:
         Trial(id=at, purpose=what, levers=levers, folder="", outcome="measured", step_ms=100.0, rows=rows)
         for at, (what, levers, rows) in enumerate([("baseline", (), 8.0), ("prove", use, 32.0), ("bare", (), 8.0)])
     )
-    held = "50.0 ms for the rows of a step, of which steps hold 4 times as many now"
+    held = "50.0 ms for the same rows; steps now have 4 times as many rows"
     assert headline(trials=runs, **semantic).endswith(held)
     assert headline(trials=runs[:1] + runs[2:], **semantic).endswith("50.0 ms a step")
     assert headline(trials=runs).endswith("50.0 ms a step")
 
 
 def test_a_risk_that_did_not_show_is_said_so() -> None:
-    said = "what the levers may change did not change here"
+    said = "what these levers may change stayed the same"
     assert said in text() and said not in text(parity=msgspec.structs.replace(PARITY, level="numeric"))
     assert said not in text(kept=tuple(msgspec.structs.replace(one, risk="exact") for one in TUNE.kept))
 
@@ -90,7 +90,7 @@ def test_of_what_the_table_is_where_the_turns_took_other_times() -> None:
     tuned = msgspec.structs.replace(DIAGNOSIS, step_ms=50.0)
     assert "before the turns" not in text(tuned=tuned)
     told = text(before_ms=297.0, after_ms=148.5, tuned=tuned)
-    assert "of one run each, before the turns: a typical step 100 ms → 50.0 ms" in told
+    assert "measured in one run each, before the turns: a typical step took 100 ms → 50.0 ms" in told
     assert "before the turns" not in text(before_ms=297.0, after_ms=148.5, how="one after another")
 
 
@@ -136,7 +136,7 @@ def test_proofs_over_time() -> None:
 def test_processes_one_after_another_are_said() -> None:
     shown = text(how="one after another", turns=0)
     assert "2 fresh starts of each side, one after another)" in shown
-    assert "processes one after another: both could not be alive at once" in shown
+    assert "runs one after another, as both could not run at once" in shown
 
 
 def test_a_command_made_to_fit() -> None:
@@ -150,7 +150,7 @@ def test_a_command_made_to_fit() -> None:
 
 def test_what_it_costs_to_fit() -> None:
     shown = " ".join(text(fitted=FITTED, reference=REFERENCE).split())
-    assert "checkpoint-blocks beside the command alone, both with 1/4 of the batch" in shown
+    assert "checkpoint-blocks against the command alone, both with 1/4 of the batch" in shown
     assert "time a sample takes 1.27× of the time (95% interval 1.20–1.34, 16 turns each) · 20.0 ms → 25.4 ms" in shown
     assert "peak 3 GiB → 2 GiB parity holds, bitwise" in shown and "were not measured" not in shown
     wide = msgspec.structs.replace(REFERENCE, interval=Interval(low=0.9, high=1.6), memory_after_bytes=None)
@@ -201,16 +201,16 @@ def test_a_ratio_that_is_only_a_cap_is_no_prediction() -> None:
 
 def test_worth_is_shown_with_what_it_was_measured_beside() -> None:
     (one,) = TUNE.kept
-    assert "worth -: the only lever, so the gain is all its own\n" in text()
+    assert "worth -: the only lever, so the whole gain is its own\n" in text()
     worth = Worth(ratio=1.27, interval=Interval(low=1.21, high=1.34), beside=("compile",), by="switching")
     two = (msgspec.structs.replace(one, worth=worth), msgspec.structs.replace(one, lever="compile"))
     said = text(kept=two)
     assert "1.27× (1.21–1.34) switching" in " ".join(said.split())
     assert "worth -: compile was not measured\n" in said and "only\n" not in said
-    assert "worth -: compile not measured, the budget ended before\n" in text(kept=two, complete=False)
+    assert "worth -: compile not measured before the budget ended\n" in text(kept=two, complete=False)
     alone = msgspec.structs.replace(worth, beside=())
     said = text(kept=(msgspec.structs.replace(one, worth=alone), two[1]))
-    assert "tf32 was measured beside no other lever only" in said
+    assert "tf32 was measured alone" in said
 
 
 def test_a_machine_that_changed_its_pace_is_said() -> None:
@@ -218,7 +218,7 @@ def test_a_machine_that_changed_its_pace_is_said() -> None:
     assert "a noisy machine: two runs of the bare command differ by 22%" in text(noise=0.2)
     paced = msgspec.structs.replace(TUNE.proofs[-1], paces=(53.1, 297.0))
     shown = text(proofs=(*TUNE.proofs[:-1], paced), noise=0.2)
-    assert "turns took 53.1 ms a step, and 297 ms while it was compared" in shown
+    assert "turns took 53.1 ms a step at first, 297 ms during the comparison" in shown
     assert "a noisy machine" not in shown
 
 
@@ -240,3 +240,8 @@ def test_a_cause_with_which_the_verdict_begins_stands_beside_the_bound() -> None
     waits = Finding(id="cpu-crowded", bound="unknown", share=0.56, title="threads wait for a core", named=True)
     shown = text(baseline=msgspec.structs.replace(DIAGNOSIS, bound="unknown", findings=(waits,)))
     assert "before bound unknown, threads wait for a core · after compute-bound" in shown
+    mode = Finding(
+        id="debug", bound="compute", share=0.0, title="anomaly detection is on", named=True
+    )  # what it costs is unknown
+    shown = text(baseline=msgspec.structs.replace(DIAGNOSIS, bound="compute", findings=(mode,)))
+    assert "before compute-bound, anomaly detection is on" in shown

@@ -183,7 +183,7 @@ def test_many_small_causes_are_said_to_be() -> None:
     late = {0: 6.0}
     found = ranks(world(input_ms={0: 15.0}, host_ms={0: 10.0}, copy_ms=late, compute_ms={0: 25.0}))
     assert found.straggler == 0
-    assert found.why.startswith("no single cause makes up half of it")
+    assert found.why.startswith("no single cause explains half of it")
     assert (found.where, found.cause) == (None, None)
 
 
@@ -200,7 +200,7 @@ def test_another_rank_late_each_step_is_no_straggler() -> None:
     jitter[np.arange(8), np.arange(8) % 4] = 10.0
     found = ranks(world(8, jitter=jitter))
     assert (found.straggler, found.cost_ns) == (None, 0)
-    assert "but in 2 of 8 steps only" in found.why
+    assert "but only in 2 of 8 steps" in found.why
 
 
 def test_late_once_is_no_straggler() -> None:

@@ -15,8 +15,8 @@ from .build import call, kernel, make, op, python, view
 MS = 1_000_000
 STEPS = ((0, 10 * MS), (10 * MS, 20 * MS))
 NO_SHAPES = "no shapes (record_shapes=True): no FLOPs, no roofline"
-NO_STACKS = "no stacks (with_stack=True): lines of the user's code are unknown"
-NO_OVERHEAD = "what the profiler itself costs is unknown: no step time without it"
+NO_STACKS = "no stacks (with_stack=True): lines of your code are unknown"
+NO_OVERHEAD = "the profiler's overhead is unknown, as no step time without it is known"
 
 
 def sound(**more: Any) -> View:
@@ -39,9 +39,9 @@ def test_a_sound_trace() -> None:
 def test_overhead() -> None:
     found = trust(sound(), 5.0)
     assert found.overhead == 2.0
-    assert found.said == ("under the profiler steps are 2.00 times as long, 10.0 ms against 5.00 ms without it",)
+    assert found.said == ("the profiler makes steps 2.00 times as long: 10.0 ms against 5.00 ms without it",)
     assert trust(sound(), 20.0).said == (
-        "steps are shorter under the profiler, 10.0 ms against 20.0 ms without it: was it the same work?",
+        "steps are shorter under the profiler (10.0 ms against 20.0 ms without it); was it the same work?",
     )
     unknown = trust(sound())
     assert (unknown.overhead, unknown.said) == (None, (NO_OVERHEAD,))
@@ -54,8 +54,8 @@ def test_unlinked_work() -> None:
     found = trust(replace(one, trace=replace(one.trace, device=both)), 10.0)
     assert found.unlinked == 0.5
     assert found.said == (
-        "2 of 4 pieces of device work (50%) have no launch in the trace: launched before the recording began, or lost; "
-        "their ops and lines are unknown",
+        "2 of 4 pieces of device work (50%) have no launch in the trace; they were launched before the "
+        "recording, or lost. Their ops and lines are unknown",
     )
 
 
@@ -90,12 +90,10 @@ def test_a_trace_of_the_host_alone_lacks_nothing_of_the_device() -> None:
 def test_steps_that_were_guessed_or_not_found() -> None:
     guessed = replace(sound(), window=Window(start_ns=0, end_ns=20 * MS, found_by="optimizer", steps=STEPS))
     assert trust(guessed, 10.0).said == (
-        "no ProfilerStep ranges (no profiler.step() in the loop): steps are cut by optimizer",
+        "no ProfilerStep ranges (no profiler.step() in the loop): steps are taken from optimizer",
     )
     none = replace(sound(), window=Window(start_ns=0, end_ns=20 * MS, found_by="none"))
-    assert trust(none, 20.0).said == (
-        "no steps were found: the whole trace counts as one, with whatever is at its ends",
-    )
+    assert trust(none, 20.0).said == ("no steps were found, so the whole trace counts as one step",)
 
 
 def test_worst_first() -> None:
@@ -103,7 +101,7 @@ def test_worst_first() -> None:
     early = [kernel("early", 5, 10), kernel("gemm", 100, 10, 1)]
     trace = make([call("cudaLaunchKernel", 50, 5, 1)], early, losses=Losses(repaired=1))
     said = trust(view(trace, 0, 20 * MS, STEPS), 4.0).said
-    assert [line.split()[0] for line in said] == ["under", "1", "1", "no", "no"]
+    assert [line.split()[0] for line in said] == ["the", "1", "1", "no", "no"]
     assert "pieces" in said[1] and "repair" in said[2]
 
 
@@ -147,7 +145,10 @@ def test_graphs(counts: list[list[int]], short: int) -> None:
 def test_graphs_of_other_ops_are_no_fellows() -> None:
     assert under_recorded(graphs([[5, 3], [5, 3]], names=["forward", "backward"])) == (0, 4)
     found = trust(graphs([[5, 3], [5, 2]], names=["forward", "backward"]))
-    assert found.said[0] == "1 of 4 CUDA graph launches show less work than their fellows: some was not recorded"
+    assert (
+        found.said[0]
+        == "1 of 4 CUDA graph launches show less work than others of the same graph: some was not recorded"
+    )
 
 
 def test_graph_launches_outside_of_the_window_do_not_count() -> None:

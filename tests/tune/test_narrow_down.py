@@ -98,7 +98,7 @@ def test_what_learns_something_else_in_a_later_start_is_no_recipe(tune: Tune) ->
 
     found, _ = tune(LEVERS, STEP, evidence_of=evidence, **WIDE)
     assert found.proved is None and found.unproved is None and not any(proof.proved for proof in found.proofs)
-    assert "did not hold in another start: parity" in found.dropped["a"].why
+    assert "one more start did not confirm it: parity" in found.dropped["a"].why
 
 
 def test_a_later_start_that_crashes_is_told(tune: Tune) -> None:
@@ -110,7 +110,7 @@ def test_a_later_start_that_crashes_is_told(tune: Tune) -> None:
 
     found, _ = tune(LEVERS, STEP, outcome=outcome, **WIDE)
     assert found.proved is not None and found.proved.starts == 2
-    assert found.not_done == ["another start with the levers failed: crashed: ValueError: now and then"]
+    assert found.not_done == ["one more start with the levers failed: crashed: ValueError: now and then"]
 
 
 def test_the_proof_that_stands_is_the_one_that_gets_them(tune: Tune) -> None:

@@ -116,7 +116,7 @@ def test_what_saves_no_memory_from_fresh_starts_is_not_kept(tune: Tune) -> None:
 
 def test_memory_that_is_not_known_is_no_objective() -> None:
     assert peak_bytes(trial(peak=3, rss=5)) == 3 and peak_bytes(trial(rss=5)) == 5
-    with pytest.raises(NothingMeasured, match="memory is not known"):
+    with pytest.raises(NothingMeasured, match="memory use is unknown"):
         peak_bytes(trial())
 
 
@@ -251,7 +251,7 @@ def test_what_was_let_go_is_back_where_that_is_not_proved(tune: Tune) -> None:
 
 
 def test_a_command_that_nothing_makes_fit(tune: Tune) -> None:
-    with pytest.raises(CommandFailed, match=r"OutOfMemory.*also with allocator, checkpoint-blocks, activation-offload"):
+    with pytest.raises(CommandFailed, match=r"OutOfMemory.*even with allocator, checkpoint-blocks, activation-offload"):
         tune(SAVERS, factors(), **out_of_memory_over(10.0))
 
 

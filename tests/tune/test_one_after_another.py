@@ -47,7 +47,7 @@ def test_what_could_not_be_switched_in_time_is_tried_before_what_compiles(length
 def test_where_memory_holds_two(tune: Tune) -> None:
     found, machine = tune(LEVERS, STEP, room=2)
     assert sorted(kept(found)) == ["a", "compile", "s"] and found.proved.ratio == pytest.approx(1 / 0.336)
-    assert found.proved.how == "one after another" and "memory does not hold several" in machine.told("one after")[0]
+    assert found.proved.how == "one after another" and "several do not fit in memory" in machine.told("one after")[0]
 
 
 def test_where_memory_holds_four(tune: Tune) -> None:
@@ -88,7 +88,7 @@ def test_the_bare_command_that_does_not_run_beside_itself(tune: Tune) -> None:
 
     found, machine = tune([FakeLever("a")], factors(a=0.5), outcome=outcome)
     assert kept(found) == ["a"] and found.proved.how == "one after another"
-    assert "two at once do not run: crashed: address in use" in machine.told("one after another")[0]
+    assert "two runs at the same time failed: crashed: address in use" in machine.told("one after another")[0]
 
 
 @pytest.mark.parametrize("crashes", range(1, 8))

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from machine import FakeLever, Machine, Step, compiler, factors, starter, whole_tunes
 
-from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
+from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured, RecordError
 from hotlap.records.files import read_recipe, read_record
 from hotlap.records.tune import Tune
 from hotlap.tune.objective import TuneRequest
+from hotlap.tune.search import Search
 from hotlap.tune.tune import begin
 from hotlap.tune.tune import tune as tune_whole
 
@@ -34,8 +35,9 @@ def session(folder: Path) -> Session:
     """A session of the tune in one folder. after_proof: Ctrl-C comes so many calls of the bench after the first one."""
 
     def made(
-        budget_s: float = 3600.0, step: Step = STEP, levers: list[FakeLever] = LEVERS, after_proof: int = 0, **more: Any
-    ) -> Tune:
+        budget_s: float = 3600.0, step: Step = STEP, levers: list[FakeLever] = LEVERS, after_proof: int = 0,
+        listener: Any = LISTENER, **more: Any,
+    ) -> Tune:  # fmt: skip
         resume = folder.exists()
         request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s)
         if not resume:
@@ -49,7 +51,7 @@ def session(folder: Path) -> Session:
 
         machine.listener.result = said
         with whole_tunes([machine], levers):
-            return tune_whole(folder, request, LISTENER, resume)  # type: ignore[arg-type]
+            return tune_whole(folder, request, listener, resume)
 
     sessions: list[Machine] = []
     made.sessions = sessions  # type: ignore[attr-defined]
@@ -137,6 +139,60 @@ def test_nothing_is_known_before_the_bare_command_is_measured(session: Session, 
     assert not (folder / "tune.json").exists() and session().gain
 
 
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, compiles: bool = True) -> None:
+    """An error of hotlap's own: in the stage of the compilers, once something is proved, or in any stage."""
+    before = Search.stage
+
+    def stage(self: Search, stage: Any) -> None:
+        if stage == "compiler" or not compiles:
+            raise error
+        before(self, stage)
+
+    monkeypatch.setattr(Search, "stage", stage)
+
+
+def test_an_error_after_a_proof_ends_the_tune_with_what_is_proved(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, RecordError("steps.jsonl: broken"))
+    found = session()
+    assert (found, names(found)) == (written(folder)[0], written(folder)[1]) and names(found) == ["s"]
+    assert found.gain and not found.complete
+    assert found.why_incomplete == "an error ended the search: steps.jsonl: broken; not tried: compile"
+    assert {one.lever: one.why for one in found.dropped}["compile"] == "an error came before it was tried"
+
+
+def test_a_fault_of_hotlaps_own_leaves_what_is_proved_and_says_where(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    listener = SimpleNamespace(result=said.append, trial=lambda *_: None, step=lambda *_: None)
+    failing(monkeypatch, ZeroDivisionError("a fault"))
+    with pytest.raises(ZeroDivisionError):
+        session(listener=listener)
+    found, recipe = written(folder)
+    assert names(found) == recipe == ["s"] and found.gain and not found.complete
+    assert said[-1] == f"hotlap itself failed; what was proved until then stands: {folder / 'recipe.toml'}"
+
+
+@pytest.mark.parametrize("error", [RecordError("broken"), ZeroDivisionError("a fault")])
+def test_an_error_before_a_proof_is_raised(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error, compiles=False)
+    with pytest.raises(type(error)):
+        session()
+    assert not (folder / "recipe.toml").exists()
+
+
+def test_a_command_that_fails_now_is_told_though_something_was_proved_before(session: Session, folder: Path) -> None:
+    assert names(session(after_proof=5)) == ["s"]
+    with pytest.raises(CommandFailed):
+        session(outcome=lambda uses: ("crashed", "exit code 1: no"))
+    found, recipe = written(folder)
+    assert names(found) == recipe == ["s"] and found.gain
+
+
 # going on
 
 
@@ -218,8 +274,6 @@ def test_an_earlier_session_that_found_nothing(session: Session) -> None:
 def test_a_tune_json_that_is_broken_is_an_error_and_is_kept(session: Session, folder: Path) -> None:
     session(after_proof=5)
     (folder / "tune.json").write_text("{")
-    from hotlap.records.errors import RecordError
-
     with pytest.raises(RecordError):
         session()
     assert (folder / "tune.json").read_text() == "{" and (folder / "recipe.toml").exists()

@@ -1,4 +1,4 @@
-"""Products of three matrices in the dear order: (A @ B) @ C where A @ (B @ C) takes less, and only C is given A @ B."""
+"""Three matrices multiplied in the costly order: (A @ B) @ C where A @ (B @ C) takes less and only C is given A @ B."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -68,7 +68,7 @@ MOST_SAMPLED: Final = 30
 MOST_EVALUATED: Final = 3
 """Steps that held an evaluation, in whose place another one is looked at op by op."""
 TRACES: Final = 3
-COMPILED: Final = f"something was compiled in its steps, each of {TRACES} times"
+COMPILED: Final = f"something was compiled in its steps, in each of {TRACES} tries"
 FAILED: Final = "a problem of hotlap's own ended it"
 ENOUGH_LOOKS: Final = 60
 """More steps, up to so many, where they are so short that there were fewer looks: then a fifth of the time is ten."""
@@ -300,8 +300,8 @@ class Profile:
     def _no_ops(self) -> str:
         """Why ops can't be watched, "" where they can."""
         if self.agent.compiled_frames or any(root.facts["compiled"] for root in self.agent.script.roots.values()):
-            return "torch.compile is in use: its graphs would be made anew"
-        return "the script has a dispatch mode of its own on" if other_modes() else ""
+            return "torch.compile is in use: its graphs would be compiled again"
+        return "the script uses its own dispatch mode" if other_modes() else ""
 
     def _tell(self, act: Callable[..., None], *of: Any) -> None:
         """An op is called. The mode can't be taken out from inside of one."""
@@ -325,10 +325,10 @@ class Profile:
     def _trace_window(self) -> Windows:
         """A step to warm up, then those that are recorded."""
         if self.foreign or profiler_enabled():
-            raise Ended("the script runs a profiler of its own")
+            raise Ended("the script runs its own profiler")
         # torch crashes at exit where a thread has ended with its profiler on.
         if threading.current_thread() is not threading.main_thread():
-            raise Ended("the loop runs in a thread; torch's profiler is begun in the main one only")
+            raise Ended("the loop runs in a thread, but torch's profiler starts only in the main thread")
         profiler = self.own = torch.profiler.profile(
             activities=self._activities(),
             record_shapes=True,
@@ -371,7 +371,7 @@ class Profile:
             return
         if memory_is_recorded():
             self.record["note"] = (
-                "no memory snapshot: the script records the allocator's history itself, or this torch does not tell"
+                "no memory snapshot: the script already records the allocator's history, or this torch does not tell"
             )
             return
         target = f"{self.agent.folder().path}/{SNAPSHOT}"
@@ -420,7 +420,7 @@ class Profile:
         """The script begins a profiler of its own."""
         self.foreign = True
         if self.windows is not None and not self.taken:
-            self._advance(self.windows.throw, Ended("the script began a profiler of its own"))
+            self._advance(self.windows.throw, Ended("the script started its own profiler"))
 
     def finish(self) -> None:
         """The process ends."""

@@ -177,6 +177,8 @@ class Samples:
         self.cpu_ns: dict[Key, int] = {}
         self.stood: dict[Key, int] = {}
         """Of `ns`, that the thread ran, and that it neither ran nor waited for a core."""
+        self.idle_ns = 0
+        """The latter over all looks: a wait is counted when it is over, at a later look than those it fell into."""
         self.squares: Counter[str] = Counter()
         """Sums of squares of what looks count for, by phase."""
         self._phase = Phase()
@@ -201,6 +203,7 @@ class Samples:
         self._settle(all_=True)
         rows = sorted(self.ns.items(), key=lambda item: -item[1])
         frames = {(self.places.files[one[0]], one[2]): one[0] for _, path, _ in self.paths for one in path}
+        idle = min(1.0, max(0, self.idle_ns) / max(1, sum(self.stood.values())))
         return {
             "steps": self.steps,
             "looks": self.looks,
@@ -210,7 +213,9 @@ class Samples:
             "paths": self._by_path(),
             "methods": [[frames[one], one[1]] for one in sorted(of_modules(frames))],
             "searched": [[file, line, *told] for (file, line), told in self.searched.found.items()],
-            "stood": [[*key, ns / 1e6] for key, ns in self.stood.items() if ns > STANDS * self.cpu_ns[key]],
+            "stood": [
+                [*key, idle * ns / 1e6] for key, ns in self.stood.items() if idle * ns > STANDS * self.cpu_ns[key]
+            ],
             "beside": [
                 [*seen.most_common(1)[0][0], self._used.get(thread, 0.0)]
                 for thread, seen in self._beside.items()
@@ -261,6 +266,8 @@ class Samples:
                 return
             self._settle()
             self._count(stack, now - last, _counts(now - last, before, after))
+            if before[0] is not None and after[0] is not None:
+                self.idle_ns += now - last - (sum(after[0]) - sum(before[0]))
             if self._read_lists(stack):  # the thread may have waited for that
                 now, after = time.perf_counter_ns(), (used(), own())
             last, before = now, after

@@ -47,7 +47,7 @@ class Profiler:
             self.nsight = nsight.Nsight(self.name, self.program, plan.folder)
         if self.name == "ncu":
             launches = f"up to {nsight.LAUNCHES} kernel launches of {number(plan.capture_steps, 'steady step')}"
-            takes = "about half a second each on an H200, in which the command waits"
+            takes = "about half a second each on an H200; the command waits meanwhile"
             stderr_console().print(plain(f"hotlap: ncu measures {launches}, {takes}", "dim"))
         return replace(plan, perf=self.perf, py_spy=self.py_spy, capture=self.name if self.program else "")
 

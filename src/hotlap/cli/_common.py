@@ -37,14 +37,14 @@ def confirmed(given: Sequence[str], recorded: Sequence[str], where: Path, cwd: s
     words may mean another program."""
     shown = shlex.join(recorded)
     if given and tuple(given) != tuple(recorded):
-        raise UsageError(f"{where} is of another command: {shown}")
+        raise UsageError(f"{where} belongs to another command: {shown}")
     if given and cwd == str(Path.cwd()):
         return
     told = f"hotlap: {where} holds this command, to run in {cwd}:\n  {shown}"
     stderr_console().print(plain(told), soft_wrap=True)
     if not yes and not (sys.stdin.isatty() and typer.confirm("run it?", err=True)):
         instead = f"go to {cwd}" if given else "give the command itself"
-        raise UsageError(f"it was not confirmed: {instead}, or give --yes, to run what {where} holds")
+        raise UsageError(f"not confirmed; {instead}, or give --yes to run what {where} holds")
 
 
 def seconds(text: str) -> float:

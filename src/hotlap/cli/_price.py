@@ -10,7 +10,7 @@ from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.files import MAX_RECIPE, read_bytes
 
-HELP: Final = "Dollars an hour of this machine, or a TOML file of `card = dollars`: what the time that is lost costs."
+HELP: Final = "What this machine costs: dollars an hour, or a TOML file of `card = dollars`. Adds what lost time costs."
 Dollars = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 

@@ -20,15 +20,15 @@ Percent = float | None
 
 def advise(
     path: Annotated[Path | None, typer.Argument(help="A run, a tune, or traces to take the answers from.")] = None,
-    idle: Annotated[Percent, typer.Option(help="Device idle, for whatever reason, in percent of the step.")] = None,
-    launch_bound: Annotated[Percent, typer.Option(help="Of the idle time: waiting for launches.")] = None,
+    idle: Annotated[Percent, typer.Option(help="Device idle for any reason, in percent of the step.")] = None,
+    launch_bound: Annotated[Percent, typer.Option(help="Part of --idle: waiting for launches.")] = None,
     communication: Annotated[Percent, typer.Option(help="Communication that no computation hides.")] = None,
     roofline_gap: Annotated[Percent, typer.Option(help="How far kernels are below their roofline.")] = None,
     memory_pressure: Annotated[Percent, typer.Option(help="Device memory in use at the peak.")] = None,
-    input_: Annotated[Percent, typer.Option("--input", help="Of the idle time: waiting for batches.")] = None,
-    sync: Annotated[Percent, typer.Option(help="Of the idle time: after waits for a value.")] = None,
-    host_code: Annotated[Percent, typer.Option(help="Of the idle time: Python of the loop.")] = None,
-    h2d: Annotated[Percent, typer.Option(help="Copies that nothing overlaps.")] = None,
+    input_: Annotated[Percent, typer.Option("--input", help="Part of --idle: waiting for batches.")] = None,
+    sync: Annotated[Percent, typer.Option(help="Part of --idle: after the host waited for a value.")] = None,
+    host_code: Annotated[Percent, typer.Option(help="Part of --idle: Python code of the loop.")] = None,
+    h2d: Annotated[Percent, typer.Option(help="Copies that overlap nothing.")] = None,
     compute: Annotated[Percent, typer.Option(help="Arithmetic, in percent of the step.")] = None,
     bandwidth: Annotated[Percent, typer.Option(help="Kernels that only move data.")] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="Suggestions to show in full.")] = 3,
@@ -36,8 +36,8 @@ def advise(
 ) -> int:
     """Say what to try first, what it could win at most, and how to verify it.
 
-    From a run, or from what you know of one: percentages of the step. Without any, on a terminal, it asks. Options take
-    the place of what the run says; 0 says that it takes nothing.
+    Reads a run, or takes what you know of one, in percent of the step. Given neither, it asks on a terminal. Options
+    override the run; 0 means that it takes no time.
 
     Examples:
 
@@ -74,7 +74,9 @@ def advise(
 
 def _prompted() -> dict[str, float]:
     """Answers from a person at a terminal; Enter says that one is not known."""
-    stderr_console().print("In percent; Enter where you do not know. A trace or `hotlap run --profile` tells most.")
+    stderr_console().print(
+        "In percent; press Enter if you do not know. A trace or `hotlap run --profile` tells most of these."
+    )
     answers: dict[str, float] = {}
     for measure in TABLE.measures:
         if not measure.main:  # the others are parts of these, which a run knows

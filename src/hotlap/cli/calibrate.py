@@ -17,8 +17,8 @@ KINDS = ("fp32", "tf32", "bf16", "fp16", "fp64", "fp64_tensor")
 
 
 def calibrate(
-    python: Annotated[list[str] | None, typer.Argument(help="The job's Python; by default the first in PATH.")] = None,
-    save: Annotated[bool, typer.Option(help="Keep it, for `hotlap trace` on this machine.")] = True,
+    python: Annotated[list[str] | None, typer.Argument(help="The job's Python; by default the first on PATH.")] = None,
+    save: Annotated[bool, typer.Option(help="Keep the result for `hotlap trace` on this machine.")] = True,
     json: Annotated[bool, typer.Option(help="Print the record instead.")] = False,
 ) -> int:
     """Measure what the device can do: matrix products by type, and a copy. Takes about a minute.

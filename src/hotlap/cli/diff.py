@@ -17,7 +17,7 @@ from ._common import print_json
 
 def diff(
     before: Annotated[Path, typer.Argument(help="A run; or a trace, or a folder or tar with one for each rank.")],
-    after: Annotated[Path, typer.Argument(help="Another one of the same job.")],
+    after: Annotated[Path, typer.Argument(help="The same after a change.")],
     top: Annotated[int, typer.Option(min=1, max=1000, help="Rows of each table.")] = 6,
     json: Annotated[bool, typer.Option(help="Print the document instead.")] = False,
 ) -> int:

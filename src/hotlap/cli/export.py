@@ -34,7 +34,7 @@ def export(
 
     target = all_targets().get(to)
     if target is None:
-        raise UsageError(f"there is no target {to!r}; there are {', '.join(all_targets())}")
+        raise UsageError(f"no target {to!r}; targets are {', '.join(all_targets())}")
     if online and target.online is None:
         raise UsageError("--online goes with --to wandb")
     series = read_series(folder)
@@ -59,7 +59,7 @@ def _ready(path: Path, is_file: bool, replace: bool) -> None:
     except OSError as error:
         raise RecordError(f"cannot make {path.parent}: {error.strerror or error}") from error
     if path.is_dir() or (path.exists() and not replace):
-        raise RecordError(f"{path} exists; nothing is overwritten. Give --out another name, or --replace")
+        raise RecordError(f"{path} exists and was not overwritten. Give --out another name, or --replace")
 
 
 def open_(

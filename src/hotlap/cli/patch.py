@@ -51,17 +51,19 @@ def patch(
         Path, typer.Argument(help="The recipe that `hotlap tune` wrote, or the folder of a profiled run.")
     ],
     command: Annotated[
-        list[str] | None, typer.Argument(help="The training command, where it is not the recipe's or run's own.")
+        list[str] | None, typer.Argument(help="The training command; by default that of the recipe or run.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for patch.json, the diff and the changed files.")] = None,
     diff: Annotated[Path | None, typer.Option(help="Write the diff to this file instead of stdout.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write the files in place.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="With --apply: also files that git has not as they are.")
+        bool, typer.Option("--force", help="With --apply: also change files that have uncommitted edits.")
     ] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Run the patched source against the recipe.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Measure the patched source against the recipe.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --verify: run the command that the recipe holds.")] = False,
-    budget: Annotated[str | None, typer.Option(help=f"Of --verify: 90s, 5m, 1h; default {BUDGET}.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help=f"Time that --verify may take: 90s, 5m, 1h; default {BUDGET}.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print patch.json on one line of stdout.")] = False,
 ) -> int:
     """Write a recipe into the source, as a diff to review and apply; or rewrite the lines at which a run waited.
@@ -90,7 +92,9 @@ def patch(
     budget_s = seconds(budget or BUDGET)
     of_run = RunFolder(recipe).is_run
     if of_run and verify:
-        raise UsageError("--verify measures a patched recipe; of a run, apply the diff and give both to `hotlap diff`")
+        raise UsageError(
+            "--verify is for recipes. For a run: apply the diff, run again, and compare the two with `hotlap diff`"
+        )
     patched = (findings if of_run else patching).make(recipe, command or (), Path.cwd())
     record = patched.record
     folder = _folder(patched, out, verify)

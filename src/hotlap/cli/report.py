@@ -60,5 +60,5 @@ def _may_write(target: Path) -> None:
         raise RecordError(f"cannot write {target}: {error.strerror or error}") from error
     if not ours:
         raise RecordError(
-            f"{target} exists and is no page of hotlap's; nothing is overwritten. Give --out another name"
+            f"{target} exists and is not a page of hotlap's; it was not overwritten. Give --out another name"
         )

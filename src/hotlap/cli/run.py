@@ -53,22 +53,23 @@ def run(
     command: Annotated[list[str] | None, typer.Argument(help="The training command, as you would type it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records; must not exist.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="End the command after this many steady steps.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="Put in the levers of this recipe.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Use the levers of this recipe.")] = None,
     lenient: Annotated[bool, typer.Option(help="Leave out levers of the recipe that can't be used here.")] = False,
     beside: Annotated[
         str | None,
         typer.Option(
-            "--with", help="Also `perf` (counts), `py-spy` (lines), `nsys` (steady steps) or `ncu` (kernels)."
+            "--with",
+            help="Another profiler too: `perf` (counts), `py-spy` (lines), `nsys` (steady steps) or `ncu` (kernels).",
         ),
     ] = None,
     profile: Annotated[bool, typer.Option(help="Record steady steps with torch.profiler.")] = False,
     profile_steps: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_PROFILED, help="How many (3; with --with ncu 1). The next two go with --profile."),
+        typer.Option(min=1, max=MOST_PROFILED, help="Steps to profile: 3, or 1 with --with ncu."),
     ] = None,
-    profile_memory: Annotated[bool, typer.Option(help="Record allocations too; slower.")] = False,
-    profile_stacks: Annotated[bool, typer.Option(help="Record Python stacks too; slower.")] = False,
-    every_step: Annotated[bool, typer.Option(help="Record the phases of every step, not of a sample.")] = False,
+    profile_memory: Annotated[bool, typer.Option(help="With --profile: record allocations too; slower.")] = False,
+    profile_stacks: Annotated[bool, typer.Option(help="With --profile: record Python stacks too; slower.")] = False,
+    every_step: Annotated[bool, typer.Option(help="Record the phases of every step instead of a sample.")] = False,
     price: Annotated[str | None, typer.Option(metavar="DOLLARS|FILE", help=PRICE)] = None,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
 ) -> int:
@@ -165,7 +166,7 @@ def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_det
     captured = 0 if profiler is None else profiler.steps and (steps or profiler.steps)
     if profile and profiler is not None and captured:
         raise UsageError(
-            f"--profile and --with {profiler.name} are two runs: one at a time can have the device's counters"
+            f"--profile and --with {profiler.name} need two runs: the device's counters serve one at a time"
         )
     if not profile and ((steps and not captured) or in_detail):
         raise UsageError("--profile-steps, --profile-memory and --profile-stacks go with --profile")
@@ -190,7 +191,7 @@ def report(folder: Path, record: Run, json: bool, price: Price = UNPRICED) -> No
     console = stderr_console()
     console.print(run_screen(record, diagnosis, run.problems, folder, why, price.of(diagnosis)))
     if what := "; ".join(filter(None, unwritten)):
-        told = f"hotlap: {what}. The screen above is from memory and what could be written before"
+        told = f"hotlap: {what}. The screen above shows what was in memory or already written"
         console.print(plain(told, "yellow"), soft_wrap=True)
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))

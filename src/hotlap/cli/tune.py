@@ -24,20 +24,23 @@ def tune(
     command: Annotated[list[str] | None, typer.Argument(help="The training command, as you would type it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records; must not exist.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Time it may take: 90s, 10m (default), 1h; with --resume, what it had.")
+        str | None, typer.Option(help="Time it may take: 90s, 10m (default), 1h. With --resume: as before.")
     ] = None,
     steps: Annotated[
-        int, typer.Option(min=12, help="Steady steps before a side takes turns, at most (8 at least, then 1 s).")
+        int,
+        typer.Option(
+            min=12, help="Steady steps of each process before its turns: 8, then 1 s more, at most this many."
+        ),
     ] = STEPS,
     only: Annotated[str, typer.Option(help="Try only these levers: a,b.")] = "",
     without: Annotated[str, typer.Option(help="Don't try these levers: a,b.")] = "",
     allow: Annotated[str, typer.Option(help="'semantic' lets levers change training.")] = "",
-    objective: Annotated[str, typer.Option(help="What to make smaller: time, memory, or cost a row.")] = "time",
+    objective: Annotated[str, typer.Option(help="What to reduce: time, memory, or cost per row.")] = "time",
     price: Annotated[float | None, typer.Option(help="Dollars an hour of this machine, for --objective cost.")] = None,
     slowdown: Annotated[
-        float, typer.Option(help="Of the step, allowed with --objective memory: 0.1 means 10% longer.")
+        float, typer.Option(help="With --objective memory: how much longer a step may get; 0.1 is 10%.")
     ] = SLOWDOWN,
-    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted tune of this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the tune in this folder.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --resume: run the command that the folder holds.")] = False,
     json: Annotated[bool, typer.Option(help="Print tune.json as the last line of stdout.")] = False,
 ) -> int:

@@ -157,13 +157,13 @@ def _sum_within(whole: str, known: Values) -> float:
 def _checked(answers: Values) -> dict[str, float]:
     for name, value in answers.items():
         if name not in NAMES:
-            raise UsageError(f"there is no measure {name!r}; there are {', '.join(NAMES)}")
+            raise UsageError(f"no measure {name!r}; measures are {', '.join(NAMES)}")
         if not 0 <= value <= 1:
             raise UsageError(f"{name} is a percentage from 0 to 100, not {value * 100:g}")
     parts, idle = [name for name in IDLE_PARTS if name in answers], answers.get("idle", 1.0)
     total = sum(answers[name] for name in parts)
     if total > idle + ROUNDED:
-        raise UsageError(f"the idle time is at most {idle:.0%}, but of it {', '.join(parts)} would be {total:.0%}")
+        raise UsageError(f"the idle time is {idle:.0%}, but its parts {', '.join(parts)} add up to {total:.0%}")
     return {name: answers[name] for name in NAMES if name in answers}
 
 
@@ -268,7 +268,7 @@ def _not_given(findings: Sequence[Finding], given: Values) -> Sequence[Finding]:
 
 def _unknown(findings: Sequence[Finding]) -> Iterator[str]:
     if any(map(_is_all_of_the_model, findings)):
-        yield "how much of the step really is a wait for launches is not known; a trace tells (hotlap run --profile)"
+        yield "how much of the step is spent waiting for launches is unknown; a trace tells (hotlap run --profile)"
 
 
 def _is_all_of_the_model(finding: Finding) -> bool:
@@ -372,7 +372,7 @@ def _cost_unknown(finding: Finding) -> bool:
 
 def _in_its_words(finding: Finding) -> Suggestion:
     share = min(1.0, finding.share) or None
-    costs = "What it costs is not known" if share is None else f"{percent(share)} of the step"
+    costs = "What it costs is unknown" if share is None else f"{percent(share)} of the step"
     return Suggestion(
         id=finding.id,
         bound=finding.bound,

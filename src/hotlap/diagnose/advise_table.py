@@ -32,7 +32,7 @@ MEASURES: Final = (
         label="Device idle",
         main=True,
         adds_up=True,
-        question="How much of a step is the device idle, for whatever reason?",
+        question="How much of a step is the device idle, for any reason?",
         help="The device has nothing to run. 100% minus utilisation in a trace. Without a GPU: the time outside of the "
         "model.",
     ),
@@ -49,22 +49,22 @@ MEASURES: Final = (
         label="Exposed communication",
         main=True,
         question="How much of a step is communication that no computation hides?",
-        help="Collectives alone on the device, and waits for other ranks on the host.",
+        help="Collectives that run alone on the device, and waits on the host for other ranks.",
     ),
     Measure(
         name="roofline_gap",
         label="Kernels below their roofline",
         main=True,
         question="How far are the largest kernels below what the device could do?",
-        help="0%: they run at the peak of arithmetic or of memory bandwidth. hotlap trace shows it for each op. Used "
-        "where it is not known what the kernels do.",
+        help="0%: at the peak of arithmetic or of memory bandwidth. hotlap trace shows it for each op. It is used "
+        "only if what the kernels do is unknown.",
     ),
     Measure(
         name="memory_pressure",
         label="Device memory in use at the peak",
         main=True,
         question="How much of the device's memory is in use at the peak?",
-        help="100% ends in out-of-memory errors, near it the allocator starts to give memory back and take it again.",
+        help="At 100% a run fails with out-of-memory errors. Near it, the allocator frees memory and takes it again.",
     ),
     Measure(
         name="input",
@@ -78,7 +78,8 @@ MEASURES: Final = (
         label="after the host waited for a value",
         within="idle",
         question="How much of a step is idle because the host waited for the device?",
-        help=".item(), print(loss), .cpu(), a boolean mask, torch.cuda.synchronize(): the device runs dry afterwards.",
+        help=".item(), print(loss), .cpu(), a boolean mask, torch.cuda.synchronize(): then the device has nothing "
+        "queued.",
     ),
     Measure(
         name="host_code",
@@ -97,7 +98,7 @@ MEASURES: Final = (
     Measure(
         name="h2d",
         label="Exposed copies",
-        question="How much of a step is copies that nothing overlaps?",
+        question="How much of a step goes into copies that overlap nothing?",
         help="Batches on their way to the device, while it computes nothing.",
     ),
     Measure(
@@ -111,21 +112,21 @@ MEASURES: Final = (
         name="no_tensor_cores",
         label="arithmetic without tensor cores",
         within="roofline_gap",
-        question="How much of a step are products that leave the tensor cores unused?",
-        help="float32 without TF32, or dimensions that do not fit.",
+        question="How much of a step goes into products that leave the tensor cores unused?",
+        help="float32 without TF32, or dimensions that are no multiples of 8.",
     ),
     Measure(
         name="bandwidth",
         label="kernels that move data",
         within="roofline_gap",
-        question="How much of a step are kernels that move data and compute next to nothing?",
+        question="How much of a step goes into kernels that move data and compute next to nothing?",
         help="Elementwise operations, norms, softmax, copies, the optimizer.",
     ),
     Measure(
         name="optimizer",
         label="an optimizer of many kernels",
         within="roofline_gap",
-        question="How much of a step is an optimizer that goes over the parameters many times?",
+        question="How much of a step goes into an optimizer that passes over the parameters many times?",
         help="Part of the kernels that move data.",
     ),
     Measure(
@@ -163,9 +164,9 @@ ROWS: Final = (
         title="Feed it: make batches ahead of their use",
         because="{input} of the step is waiting for the next batch.",
         do=(
-            "Make batches in worker processes (num_workers, persistent_workers=True). How many has to be measured.",
+            "Make batches in worker processes (num_workers, persistent_workers=True). Measure how many.",
             "For a GPU: pin_memory=True and .to(device, non_blocking=True), so that the copy overlaps the computation.",
-            "Make a batch cheaper: decode once and keep it, collate whole arrays instead of samples.",
+            "Make a batch cheaper: decode once and keep the result; collate whole arrays instead of samples.",
             "Tensors in memory: index them with a whole batch of indices, on the device where they fit.",
         ),
         levers=answering("input"),
@@ -175,7 +176,7 @@ ROWS: Final = (
         "sync",
         bound="sync",
         title="Stop waiting for values in the loop",
-        because="{sync} of the step the device stands still after the host has waited for it.",
+        because="For {sync} of the step the device is idle after the host has waited for it.",
         do=(
             "Keep losses and metrics on the device; read them every n steps. print(loss), f-strings and .item() "
             "each wait.",
@@ -207,12 +208,11 @@ ROWS: Final = (
         share=ShareOf(of="idle", less=IDLE_PARTS),
         removable=True,
         kind=BETWEEN,
-        because="{share} of the step the device is idle and the cause is not known: batches, synchronisation or "
-        "Python.",
+        because="For {share} of the step the device is idle. The cause is unknown: batches, synchronisation or Python.",
         do=(
             "`hotlap run --profile COMMAND` divides the idle time by cause and names the lines.",
-            "At the start of each step: the loader. More workers, pinned memory.",
-            "In the middle of it: .item(), print(loss), .cpu(), `if tensor`. Log every n steps.",
+            "Idle at the start of each step: the loader. Use more workers and pinned memory.",
+            "Idle in the middle of a step: .item(), print(loss), .cpu(), `if tensor`. Log every n steps.",
         ),
         levers=answering("input"),
         verify="`hotlap run --profile COMMAND` before and after.",
@@ -222,12 +222,12 @@ ROWS: Final = (
         id="launch",
         bound="launch",
         title="Launch less: compile, then CUDA graphs",
-        because="{launch_bound} of the step the device waits for the host to launch its next kernel.",
+        because="For {launch_bound} of the step the device waits for the host to launch its next kernel.",
         do=(
             "torch.compile the model; with static shapes mode='reduce-overhead', which replays CUDA graphs.",
-            "Where nothing but forwards runs: torch.inference_mode(), and a CUDA graph for each shape of the inputs.",
+            "For inference: torch.inference_mode(), and a CUDA graph for each input shape.",
             "fused=True for the optimizer.",
-            "A larger batch, where training allows it: the same launches do more work.",
+            "A larger batch, if training allows it: the same launches do more work.",
         ),
         levers=answering("launches"),
         verify="Mixed precision alone can make such a step slower.",
@@ -236,7 +236,7 @@ ROWS: Final = (
         "h2d",
         bound="h2d",
         title="Copy the next batch while this one is computed",
-        because="{h2d} of the step is copies that nothing overlaps.",
+        because="{h2d} of the step goes into copies that overlap nothing.",
         do=(
             "pin_memory=True in the DataLoader and .to(device, non_blocking=True). Pinning inside the loop is slower.",
             "Prefetch to the device on a stream of its own.",
@@ -249,12 +249,12 @@ ROWS: Final = (
         "allocator",
         bound="memory",
         title="Stop taking memory from the driver in every step",
-        because="{allocator} of the step is idle under cudaMalloc and cudaFree.",
+        because="For {allocator} of the step the device is idle during cudaMalloc and cudaFree.",
         do=(
             "Take torch.cuda.empty_cache() out of the loop.",
             "Keep shapes alike: pad to a few sizes.",
-            "PYTORCH_ALLOC_CONF=expandable_segments:True where blocks don't fit (PYTORCH_CUDA_ALLOC_CONF is its old "
-            "name). With CUDA graphs and NCCL together it has hung.",
+            "If memory is fragmented: PYTORCH_ALLOC_CONF=expandable_segments:True (old name "
+            "PYTORCH_CUDA_ALLOC_CONF). It has hung with CUDA graphs and NCCL together.",
         ),
         levers=answering("allocator"),
         verify="`hotlap run --profile COMMAND`: no driver allocations in steady steps.",
@@ -263,7 +263,7 @@ ROWS: Final = (
         "straggler",
         bound="communication",
         title="Look at the slow rank",
-        because="{straggler} of the step the other ranks wait for one.",
+        because="For {straggler} of the step the other ranks wait for one.",
         do=(
             "Give every rank the same work: lengths, shards, experts.",
             "Look at that rank's input, host and clocks before the network.",
@@ -274,7 +274,7 @@ ROWS: Final = (
         "communication",
         bound="communication",
         title="Hide communication behind the backward",
-        because="{communication} of the step is communication that no computation hides.",
+        because="{communication} of the step goes into communication that no computation hides.",
         do=(
             "DistributedDataParallel with its buckets, or fully_shard with prefetch; no collectives after the "
             "backward.",
@@ -288,15 +288,15 @@ ROWS: Final = (
         bound="compute",
         title="Use the tensor cores: bf16, or TF32",
         kind=CHIP,
-        because="{no_tensor_cores} of the step is products that leave the tensor cores unused.",
+        because="{no_tensor_cores} of the step goes into products that leave the tensor cores unused.",
         do=(
             "torch.autocast('cuda', dtype=torch.bfloat16) around forward and loss; weights and optimizer stay float32. "
             "bf16 needs no GradScaler.",
-            "TF32 where float32 has to stay: torch.set_float32_matmul_precision('high').",
-            "Dimensions (vocabulary, heads, channels) in multiples of 8, better of 64.",
+            "TF32 if float32 has to stay: torch.set_float32_matmul_precision('high').",
+            "Dimensions (vocabulary, heads, channels) in multiples of 8, or better 64.",
         ),
         levers=answering("precision"),
-        verify="Faster, and parity of the losses holds.",
+        verify="The step is shorter, and the losses still agree.",
     ),
     share_of(
         "compute",
@@ -308,8 +308,8 @@ ROWS: Final = (
             "Lower precision (bf16 autocast) and torch.compile. Benchmark the two together and alone.",
             "Fused attention (scaled_dot_product_attention), channels_last for convolutions, dimensions that fill "
             "tiles.",
-            "Convolutions of sizes that stay the same: torch.backends.cudnn.benchmark = True.",
-            "Inference over a large vocabulary: logits of only those positions that are used.",
+            "Convolutions with fixed sizes: torch.backends.cudnn.benchmark = True.",
+            "Inference with a large vocabulary: compute logits only at the positions that are used.",
             "A single slow kernel: profile it before rewriting it; on NVIDIA GPUs with ncu.",
         ),
         levers=answering("arithmetic", "threads"),
@@ -320,12 +320,12 @@ ROWS: Final = (
         bound="bandwidth",
         title="Move fewer bytes: fuse",
         kind=BYTES,
-        because="{bandwidth} of the step is kernels that move data and compute next to nothing.",
+        because="{bandwidth} of the step goes into kernels that move data and compute next to nothing.",
         do=(
             "torch.compile: chains of elementwise operations become one kernel, also in a loss function of your own.",
             "Smaller types; fused=True for the optimizer.",
             "Fewer copies: expand instead of repeat, no .contiguous() back and forth, channels_last for convolutions.",
-            "torch.cumsum over few long rows or columns (positions of tokens in their experts) in chunks.",
+            "torch.cumsum over few long rows or columns (as positions of tokens in their experts): in chunks.",
         ),
         levers=answering("bytes"),
         verify="The step is shorter; in a trace fewer kernels move the same data.",
@@ -335,7 +335,7 @@ ROWS: Final = (
         bound="bandwidth",
         title="Step the optimizer in one pass",
         kind=BYTES,
-        because="{optimizer} of the step is an optimizer that reads and writes the parameters many times.",
+        because="{optimizer} of the step goes into an optimizer that reads and writes the parameters many times.",
         do=("fused=True (Adam, AdamW, SGD, Adagrad).",),
         levers=answering("optimizer"),
         verify="The `optimizer` phase becomes short.",
@@ -349,9 +349,9 @@ ROWS: Final = (
         kind=CHIP,
         because="The kernels run {roofline_gap} below what the device could do: {share} of the step.",
         do=(
-            "See what limits them: of a run with --profile, `hotlap trace RUN` names op, line and limit.",
+            "See what limits them: after a run with --profile, `hotlap trace RUN` names op, line and limit.",
             "Arithmetic: bf16 autocast, tensor cores. Memory traffic: torch.compile fuses it.",
-            "A library kernel or a Triton one for a single slow op, after ncu has said what it is limited by.",
+            "For a single slow op a library or Triton kernel, once ncu has shown what limits it.",
         ),
         levers=answering("arithmetic"),
         verify="What is kept has a measured gain and passes parity.",
@@ -362,15 +362,14 @@ ROWS: Final = (
         title="Make room on the device",
         conditions=(above("memory_pressure", FULL),),
         kind=BYTES,
-        because="{memory_pressure} of the device's memory is in use at the peak. How much time that costs is not "
-        "known.",
+        because="{memory_pressure} of the device's memory is in use at the peak. How much time that costs is unknown.",
         do=(
-            "bf16 autocast: activations take half. zero_grad() sets gradients to None by itself; do not turn that off.",
-            "PYTORCH_ALLOC_CONF=expandable_segments:True where shapes vary.",
+            "bf16 autocast halves the activations. zero_grad() sets gradients to None by default; keep that.",
+            "PYTORCH_ALLOC_CONF=expandable_segments:True if shapes vary.",
             "Activation checkpointing (use_reentrant=False), or a smaller batch with gradient accumulation.",
             "Logits of a large vocabulary: F.linear_cross_entropy with its options (torch 2.13 or later), or head and "
             "loss in chunks of rows.",
-            "Don't keep tensors alive: lists of losses hold whole graphs unless they are detached.",
+            "Don't keep tensors alive: a list of losses keeps their whole graphs unless they are detached.",
         ),
         levers=answering("memory"),
         verify="The peak falls (`peak_memory_bytes` in facts.json) and the step does not become longer.",
@@ -393,10 +392,10 @@ OTHERWISE: Final = (
         id="fine",
         bound="unknown",
         title="Nothing stands out",
-        because="Nothing of what is known takes a notable share of the step.",
+        because="No cause that is known takes a notable share of the step.",
         do=(
             "`hotlap tune COMMAND` tries what applies, with proof.",
-            "What is left is less work: a smaller model, lower precision, more devices.",
+            "What remains is less work: a smaller model, lower precision, more devices.",
         ),
         verify='`hotlap tune` says "no gain" where there is none.',
     ),

@@ -30,9 +30,9 @@ def outside_of_forward(finding: Finding, lines: Lines | None, facts: Facts | Non
         finding,
         title="the model's forward runs outside of autocast, in float32",
         where=place_in(lines.files, autocasts[0]),
-        evidence=f"{finding.evidence.replace('; the largest', f'; the largest{dearest}', 1)}; a step turns autocast on "
-        "here, and calls its model before or after that",
-        why=f"autocast holds for what is called under it alone, not for the backward or for tensors made before; "
+        evidence=f"{finding.evidence.replace('; the largest', f'; the largest{dearest}', 1)}; the step enters autocast "
+        "here, but calls its model before or after it",
+        why="autocast acts only on what is called inside it, not on the backward or on tensors made before; "
         f"{finding.why}",
         instead="call the model under autocast, with the loss: `with torch.autocast(...): loss = criterion(model(x), "
         "y)`, the backward outside of it",

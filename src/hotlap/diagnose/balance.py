@@ -63,7 +63,7 @@ def straggler(ranks: Sequence[Sequence[Step]]) -> Late | None:
         return None
     usual = {name: median(row[name] for row in others) for name in OWN}
     phase = max(OWN, key=lambda name: times[index][name] - usual[name])
-    said = f"{phase} takes it {ms(times[index][phase])}, the others {ms(usual[phase])}"
+    said = f"{phase} takes {ms(times[index][phase])} there, on the others {ms(usual[phase])}"
     return Late(index, more, more / step, phase, said)
 
 
@@ -89,7 +89,7 @@ def late_rank(late: Late, rank: int, where: Place | None) -> Finding:
         title=f"the other ranks wait for rank {rank}",
         where=where,
         evidence=f"{ms(late.ms)} a step: {late.said}",
-        why="a collective begins when the last rank has come: all ranks run at the pace of the slowest",
+        why="a collective begins when the last rank arrives, so all ranks run at the speed of the slowest",
         instead="give every rank the same work; look at that rank's input, host and clocks",
     )
 
@@ -115,7 +115,7 @@ def without_waiting(findings: Sequence[Finding], device: Sequence[Phases | None]
     if len(models) < max(2, len(device)) or min(models) >= (1 - WAITING) * models[0]:
         return list(findings)
     least = min(models) / models[0]
-    said = f"up to {ms(models[0] - min(models))} of it wait for other ranks: one of them needs {ms(min(models))}"
+    said = f"up to {ms(models[0] - min(models))} of it is waiting for other ranks, one of which needs {ms(min(models))}"
     return [_at_most(one, least, said) if one.id == "compute" else one for one in findings]
 
 

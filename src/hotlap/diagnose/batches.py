@@ -96,7 +96,7 @@ def bound_of_batches(samples: Samples, called: Collection[Place] = ()) -> Callab
     def told(finding: Finding) -> Finding:
         if finding.id != "host-code" or min(of_all, share(finding.where)) < MOSTLY:
             return finding
-        said = f"{finding.evidence}; for {of_all:.0%} of the loop's own time it makes its next batch or waits for it"
+        said = f"{finding.evidence}; for {of_all:.0%} of the loop's own time it makes or awaits its next batch"
         return msgspec.structs.replace(finding, bound="input", evidence=said)
 
     of_all = share(None)

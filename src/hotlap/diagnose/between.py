@@ -43,7 +43,7 @@ def with_between(diagnosis: Diagnosis, samples: Samples, facts: Facts | None) ->
         return diagnosis
     took_ms = (diagnosis.phases.forward or 0.0) * took / whole
     _, at, function = max(between, key=lambda frame: between[frame])
-    said = f"; {ms(took_ms)} of the forward lie between the model's call and the backward, most of it in "
+    said = f"; {ms(took_ms)} of the forward lies between the model's call and the backward, most of it in "
     said += f"{without_comprehension(function)} at line {at}"
     findings = tuple(_saying(one, said) for one in diagnosis.findings)
     return msgspec.structs.replace(diagnosis, findings=findings)

@@ -104,11 +104,11 @@ def of_list(call: ast.Call) -> bool:
 VALIDATES: Final = Known(
     Cause(
         "validated-arguments",
-        "torch.distributions checks its arguments each time",
-        "for each distribution and each log_prob all values are compared with their bounds, in small operations of "
-        "their own, and on a device the host waits for the answer",
-        "`torch.distributions.Distribution.set_default_validate_args(False)` before the loop, or `validate_args=False` "
-        "for the one that is made here; values out of bounds then raise no error",
+        "torch.distributions checks its arguments on each call",
+        "each distribution and each log_prob compares all values with their bounds, in small operations; on a "
+        "device the host waits for the result",
+        "`torch.distributions.Distribution.set_default_validate_args(False)` before the loop, or "
+        "`validate_args=False` here; values out of bounds then raise no error",
         "launch",
     ),
     inside=re.compile(r"torch\.(_\w+\.check|Distribution\.(__init__|_validate_sample))"),
@@ -116,10 +116,10 @@ VALIDATES: Final = Known(
 PARAMETRIZED: Final = Known(
     Cause(
         "parametrized-again",
-        "a parametrization is computed at each use of its weight",
-        "`torch.nn.utils.parametrizations` (orthogonal, weight_norm, spectral_norm) make the weight anew each time "
-        "that it is read, and the backward goes through all of that",
-        "`with torch.nn.utils.parametrize.cached():` around the forward, in which the weight is made once; or read it "
+        "a parametrization is recomputed at each use of its weight",
+        "`torch.nn.utils.parametrizations` (orthogonal, weight_norm, spectral_norm) recompute the weight each "
+        "time it is read, and the backward goes through all of them",
+        "`with torch.nn.utils.parametrize.cached():` around the forward computes the weight once; or read it "
         "once, before the loop",
         "compute",
     ),
@@ -129,10 +129,9 @@ JACOBIAN: Final = Known(
     Cause(
         "jacobian-by-rows",
         "a Jacobian or Hessian is made row by row",
-        "each output has a backward of its own, issued by itself, and over a batch most of it are zeros between rows "
-        "that do not depend on each other",
-        "of such rows the gradient of the sum, which is one backward: `torch.autograd.grad(y.sum(), x, "
-        "create_graph=True)`; else `torch.func.vmap(torch.func.jacrev(f))(x)`",
+        "each output has its own backward; over a batch most entries are zeros, as rows do not depend on each other",
+        "for independent rows, one backward of the sum: `torch.autograd.grad(y.sum(), x, create_graph=True)`; "
+        "else `torch.func.vmap(torch.func.jacrev(f))(x)`",
         "launch",
     ),
     whole=tuple(
@@ -148,11 +147,10 @@ KNOWN: Final = (
     Known(
         Cause(
             "order-of-all-rows",
-            "an order of all rows is drawn for an epoch",
-            "a sampler draws a number for each row of the dataset and makes Python objects of them, however few "
-            "batches an epoch uses",
-            "`RandomSampler(data, replacement=True, num_samples=...)` draws only as many; or fewer, longer epochs: "
-            "keep one iterator across them",
+            "a permutation of all rows is drawn for each epoch",
+            "a sampler draws a Python number for each row of the dataset, however few batches an epoch uses",
+            "`RandomSampler(data, replacement=True, num_samples=...)` draws only the rows that are used; or "
+            "make fewer, longer epochs with one iterator",
             "input",
         ),
         inside=re.compile(r"torch\.(\w*Random|Distributed)Sampler\.__iter__"),
@@ -161,10 +159,10 @@ KNOWN: Final = (
         Cause(
             "tensor-as-text",
             "tensors are formatted as text",
-            "each is reduced and copied several times to choose a format, and on a device the host waits; an f-string "
-            "does so before a logger looks at its level",
-            "only in the steps that show it: `if step % 50 == 0:`; `logger.debug('%s', x)` formats nothing that is not "
-            "shown, and of one number `x.item()` is enough",
+            "each is reduced and copied several times to choose a format; on a device the host waits. An "
+            "f-string does this even if the logger drops the message",
+            "only in the steps that show it: `if step % 50 == 0:`; `logger.debug('%s', x)` formats only what is "
+            "shown; for one number use `x.item()`",
         ),
         inside=re.compile(r"torch\.(Tensor\.__(format|repr|str)__|_(tensor_)?str\w*|_Formatter\..*)"),
     ),
@@ -172,8 +170,9 @@ KNOWN: Final = (
         Cause(
             "collect",
             "Python's garbage collector is called",
-            "it goes through all objects of the program each time, and frees what reference counts free anyway",
-            "take out `{it}`, or call it once an epoch; `gc.freeze()` before the loop where automatic collections cost",
+            "each call goes through all objects of the program; reference counts free nearly everything without it",
+            "take out `{it}`, or call it once an epoch; `gc.freeze()` before the loop if automatic collections "
+            "take long",
         ),
         whole=("gc.collect",),
     ),
@@ -181,8 +180,8 @@ KNOWN: Final = (
         Cause(
             "empty-cache",
             "the allocator's cache is emptied",
-            "memory goes back to the driver and is asked for again, which waits for the device",
-            "take out `{it}`; where memory is short, PYTORCH_ALLOC_CONF=expandable_segments:True",
+            "memory goes back to the driver and is requested again, which waits for the device",
+            "take out `{it}`; if memory is short, PYTORCH_ALLOC_CONF=expandable_segments:True",
         ),
         ends=("empty_cache",),
         device=True,
@@ -190,9 +189,9 @@ KNOWN: Final = (
     Known(
         Cause(
             "tensor-of-list",
-            "a tensor is made of a list",
-            "each number is copied by itself, and of a list of arrays many times as slowly as of one array",
-            "`torch.from_numpy(numpy.stack({it}))`, or `torch.stack` where they are tensors; best, hold one array",
+            "a tensor is made from a list",
+            "each number is copied separately; a list of arrays is many times slower than one array",
+            "`torch.from_numpy(numpy.stack({it}))`, or `torch.stack` if they are tensors; best, keep one array",
         ),
         whole=("torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor"),
         tells=of_list,
@@ -201,8 +200,8 @@ KNOWN: Final = (
         Cause(
             "copy-of-all",
             "objects are copied deeply",
-            "each tensor is allocated and copied by itself, in a walk through Python objects",
-            "copy into tensors that are there: `torch._foreach_copy_(old, new)`, and only when the copy is used",
+            "each tensor is allocated and copied separately, in a walk through Python objects",
+            "copy into existing tensors: `torch._foreach_copy_(old, new)`, and only if the copy is used",
         ),
         ends=("deepcopy",),
     ),
@@ -210,7 +209,7 @@ KNOWN: Final = (
         Cause(
             "checkpointing",
             "a checkpoint is written",
-            "the loop stands still until all tensors are on the host and in the file",
+            "the loop waits until all tensors are on the host and in the file",
             "save less often, or in a thread: `torch.distributed.checkpoint.async_save`",
         ),
         ends=("save_checkpoint", "save_pretrained", "async_save"),
@@ -220,9 +219,9 @@ KNOWN: Final = (
         Cause(
             "logging",
             "values are logged",
-            "what is logged is computed, copied and written while the model stands still",
-            "log every n steps, and compute only in these what is logged: `if step % 50 == 0: {it}`; histograms once "
-            "an epoch",
+            "what is logged is computed, copied and written while the model waits",
+            "log every n steps, and compute what is logged only then: `if step % 50 == 0: {it}`; histograms "
+            "once an epoch",
         ),
         ends=(
             "add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics", "histogram", "histc",
@@ -235,9 +234,9 @@ KNOWN: Final = (
         Cause(
             "decoding",
             "files or texts are decoded",
-            "the same bytes are unpacked or parsed again each time, on one core, while the step waits",
-            "decode each once and keep arrays: in memory, or on disk uncompressed (numpy.save, memmap); else in worker "
-            "processes",
+            "the same bytes are decoded again each time, on one core, while the step waits",
+            "decode each once and keep arrays, in memory or uncompressed on disk (numpy.save, memmap); else "
+            "decode in worker processes",
         ),
         packages=(
             "PIL", "av", "bz2", "csv", "cv2", "gzip", "h5py", "imageio", "json", "librosa", "lzma", "pandas", "pyarrow",
@@ -249,7 +248,7 @@ KNOWN: Final = (
         Cause(
             "files",
             "a file is opened and read",
-            "the step waits for the file system and the decoder, sample by sample",
+            "the step waits for the file system and the decoder for each sample",
             "decode once and keep arrays (numpy.save, memmap, WebDataset shards), or make batches in worker processes",
         ),
         ends=("imread", "read_image", "decode_image", "decode_jpeg"),
@@ -258,10 +257,10 @@ KNOWN: Final = (
     Known(
         Cause(
             "draw-without-repetition",
-            "rows are drawn without repetition, by a permutation of all of them",
-            "`replace=False` of numpy.random permutes all rows at each call, however few it draws",
-            "`rng.choice(n, k, replace=False, shuffle=False)` of `rng = np.random.default_rng()`, which makes k "
-            "numbers; or `rng.integers(n, size=k)` where a row may come twice",
+            "rows are drawn without repetition by permuting all of them",
+            "numpy.random with `replace=False` permutes all rows at each call, however few it draws",
+            "`rng.choice(n, k, replace=False, shuffle=False)` of `rng = np.random.default_rng()` draws only k "
+            "numbers; or `rng.integers(n, size=k)` if a row may come twice",
         ),
         ends=("choice",),
         tells=_without_repetition,
@@ -270,10 +269,10 @@ KNOWN: Final = (
         Cause(
             "weighted-draw",
             "rows are drawn by weights, one draw at a time",
-            "each draw goes through the whole table of weights again",
-            "weights that stay: their sums once, and `np.searchsorted(cumulative, rng.random(n))` or "
-            "`random.choices(..., cum_weights=cumulative)`, or many batches in one call; weights that change: "
-            "`torch.multinomial` of one tensor that is written into in place, or a sum tree",
+            "each draw goes through all weights again",
+            "fixed weights: compute their sums once, then `np.searchsorted(cumulative, rng.random(n))` or "
+            "`random.choices(..., cum_weights=cumulative)`, or draw many batches in one call; changing weights: "
+            "`torch.multinomial` of one tensor updated in place, or a sum tree",
         ),
         ends=("choice", "multinomial", "choices"),
         tells=_weighted,
@@ -283,8 +282,8 @@ KNOWN: Final = (
             "tokenizing",
             "texts are tokenized",
             "a tokenizer is host code, and the same text gives the same tokens each epoch",
-            "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes; of "
-            "words that come again, a cache: `functools.lru_cache`",
+            "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes; "
+            "for repeated words a cache: `functools.lru_cache`",
         ),
         ends=("tokenizer", "tokenize", "encode_plus", "batch_encode_plus"),
         packages=("nltk", "re", "sentencepiece", "spacy", "tokenize", "tokenizers"),
@@ -293,9 +292,10 @@ KNOWN: Final = (
         Cause(
             "rows-of-a-table",
             "rows of a DataFrame are taken one by one",
-            "each access looks up labels and makes an object of the row, which takes far longer than an array's",
-            "in place of `{it}` an index into arrays that are made once, before the loop: `table.to_numpy()`, or a "
-            "tensor of each column",
+            "each access looks up labels and makes an object of the row, which takes far longer than indexing "
+            "an array",
+            "in place of `{it}` index arrays made once, before the loop: `table.to_numpy()`, or one tensor for "
+            "each column",
         ),
         ends=("iterrows", "itertuples"),
         indexers=("iloc", "loc", "iat"),
@@ -303,8 +303,8 @@ KNOWN: Final = (
     Known(
         Cause(
             "queries",
-            "a database is asked for each sample",
-            "each query is planned and run by itself, and `OFFSET n` goes over n rows",
+            "a database is queried for each sample",
+            "each query is planned and run separately, and `OFFSET n` skips over n rows",
             "read the table into arrays once, before the loop; or many rows in one query, by the primary key "
             "(`WHERE rowid IN (...)`)",
         ),
@@ -316,7 +316,8 @@ KNOWN: Final = (
             "network",
             "data come over the network",
             "each request waits for an answer, one after another",
-            "to disk once, before the training; else many at once, in worker processes with `prefetch_factor`",
+            "download them once, before training; else request many at once, in worker processes with "
+            "`prefetch_factor`",
         ),
         ends=("urlopen", "urlretrieve", "hf_hub_download", "get_object", "download_file"),
         packages=("aiohttp", "boto3", "botocore", "fsspec", "http", "requests", "urllib", "urllib3"),
@@ -325,9 +326,10 @@ KNOWN: Final = (
         Cause(
             "processes",
             "a program is started in the loop",
-            "each time a process is made, the program loaded and its end waited for, and it takes a core meanwhile",
+            "each time a process starts, loads the program and is waited for; it also occupies a core",
             "only in the steps that show it: `if step % 50 == 0:` around `{it}`; without a process: `psutil`, "
-            "`resource.getrusage`, `/proc`, a library in place of the program; or one process that stays, with a pipe",
+            "`resource.getrusage`, `/proc` or a library in place of the program; or one process that keeps "
+            "running, with a pipe",
         ),
         whole=(
             "os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call",
@@ -340,8 +342,8 @@ KNOWN: Final = (
             "numbers-one-by-one",
             "Python's `random` draws numbers one by one",
             "each takes several calls in Python",
-            "all at once, `rng.integers(n, size=k)` or `rng.permutation(n)` of numpy's, `torch.randint`; and one index "
-            "with them into an array or a tensor",
+            "draw all at once with numpy's `rng.integers(n, size=k)` or `rng.permutation(n)`, or "
+            "`torch.randint`, then index an array or tensor once",
         ),
         inside=re.compile(r"random\.Random\.(sample|shuffle|choice|rand\w+|_randbelow\w*|uniform|gauss|\w+variate)"),
     ),
@@ -350,7 +352,7 @@ KNOWN: Final = (
             "sleeping",
             "the loop sleeps",
             "nothing is computed meanwhile",
-            "take out `{it}`; wait for what is waited for, or let another thread or process do it",
+            "take out `{it}`; wait for the event itself, or move this to another thread or process",
         ),
         whole=("time.sleep", "sleep"),
     ),
@@ -358,9 +360,9 @@ KNOWN: Final = (
         Cause(
             "environment",
             "the environment steps on the host",
-            "it is Python for one step of one environment, and the model waits for each",
-            "several environments at once, in processes (`gymnasium.vector.AsyncVectorEnv`), whose observations are "
-            "one batch; or act while the last update runs",
+            "Python runs each step of one environment, and the model waits for it",
+            "run several environments in processes (`gymnasium.vector.AsyncVectorEnv`), with one batch of "
+            "observations; or act while the last update runs",
         ),
         whole=("env.step", "self.env.step", "envs.step", "self.envs.step", "environment.step"),
         packages=("gym", "gymnasium", "pettingzoo"),
@@ -369,10 +371,10 @@ KNOWN: Final = (
         Cause(
             "convolution-on-the-host",
             "a convolution is computed tap by tap on the host",
-            "its work is the length of the data times that of the kernel, on one core",
-            "a Gaussian, or another product of rows and columns, in two passes of one dimension: "
-            "`scipy.ndimage.gaussian_filter`, `convolve1d` along each axis; other long kernels by FFT: "
-            "`scipy.signal.oaconvolve`; or whole batches by torch's `conv1d`, `conv2d`",
+            "its work grows with the data's length times the kernel's, on one core",
+            "separable kernels such as a Gaussian: one pass for each axis (`scipy.ndimage.gaussian_filter`, "
+            "`convolve1d`); other long kernels: FFT (`scipy.signal.oaconvolve`); or whole batches by torch's "
+            "`conv1d`, `conv2d`",
         ),
         inside=re.compile(r"numpy\.(convolve|correlate)|scipy\.(convolve2d|correlate2d|_correlate_or_convolve)"),
     ),
@@ -380,9 +382,9 @@ KNOWN: Final = (
         Cause(
             "on-the-host",
             "a library computes it on the host",
-            "each call is for itself, on one core, while the model waits, and for a sample again in each epoch",
-            "what is the same each time: make it once and keep arrays; crop or select first; what is random: on whole "
-            "batches with torch's own operations, on the device where there is one; else in more worker processes",
+            "each call runs on one core while the model waits, and again for the same sample in each epoch",
+            "compute fixed results once and keep arrays; crop or select first; random ones: on whole batches "
+            "with torch operations, on the device if there is one; else in more worker processes",
         ),
         packages=("albumentations", "audiomentations", "imgaug", "networkx", "scipy", "shapely", "sklearn"),
         inside=re.compile(
@@ -394,7 +396,7 @@ KNOWN: Final = (
         Cause(
             "metric-on-host",
             "a metric is computed on the host",
-            "predictions go through numpy and Python, on one core, while the model stands still",
+            "predictions go through numpy and Python, on one core, while the model waits",
             "`{it}` only in the steps that log it, `if step % 50 == 0:`, or once an epoch; or count with torch "
             "(`(logits.argmax(-1) == y).sum()`), add up, and read the sum at the epoch's end",
         ),
@@ -407,8 +409,8 @@ KNOWN: Final = (
         Cause(
             "barrier",
             "all ranks wait for one another",
-            "each step then takes as long as its slowest rank, and the backward's exchange keeps them together anyway",
-            "take out `{it}`; before a file is read that another rank writes, once",
+            "each step then takes as long as its slowest rank; the gradient exchange keeps ranks together anyway",
+            "take out `{it}`; one barrier is enough before reading a file that another rank writes",
             "communication",
         ),
         ends=("monitored_barrier", "wait_for_everyone"),
@@ -419,10 +421,10 @@ KNOWN: Final = (
         Cause(
             "exchange-in-loop",
             "the loop exchanges tensors between ranks itself",
-            "each exchange waits for all ranks, however few its bytes",
-            "numbers for a log: add them up on each rank, and every n steps exchange them all in one all_reduce, "
-            "`torch.stack(numbers)`; gradients: after the last micro-batch only, and by DistributedDataParallel "
-            "(`no_sync()` before the last), which sends them while the backward still runs",
+            "each exchange waits for all ranks, however small it is",
+            "numbers for a log: sum them on each rank, and every n steps exchange all in one all_reduce of "
+            "`torch.stack(numbers)`; gradients: only after the last micro-batch, by DistributedDataParallel "
+            "(`no_sync()` before the last), which sends them during the backward",
             "communication",
         ),
         ends=("gather_for_metrics", "reduce_dict", "all_gather_object"),
@@ -433,7 +435,7 @@ KNOWN: Final = (
         Cause(
             "read-value",
             "a value is read from a tensor",
-            "the host waits until all that was launched is computed, and has nothing ahead of the device afterwards",
+            "the host waits until all that was launched is computed; then the device has nothing queued",
             "keep it on the device (`total += loss.detach()`), and read it every n steps",
         ),
         ends=("item", "tolist", "cpu", "numpy"),
@@ -442,154 +444,149 @@ KNOWN: Final = (
 )  # fmt: skip
 ARRAY: Final = Cause(
     "array-of-list",
-    "a numpy array is made of a list, or joined anew",
-    "each of its objects is looked at and copied, however few of them are new",
-    "in place of `{it}` an array that is made once, as large as it may become (`numpy.zeros(capacity)`), and written "
-    "into in place",
+    "a numpy array is made from a list, or joined again",
+    "all its elements are copied, however few of them are new",
+    "in place of `{it}` one array of the largest size (`numpy.zeros(capacity)`), made once and written in place",
 )
 ROW: Final = Cause(
     "array-of-list",
-    "a numpy array is made of a few parts each time",
-    "each call makes one of its own and copies the parts, which for a few numbers takes longer than the numbers do",
-    "`{it}` of all rows by one call, before the loop or in `__init__`, and only an index of that here; what differs "
-    "each time: of all rows of a batch together",
+    "a numpy array is made from a few parts each time",
+    "each call allocates an array and copies the parts, which takes far longer than computing a few numbers",
+    "call `{it}` once for all rows, before the loop or in `__init__`, and index the result here; if it differs "
+    "each time: once for all rows of a batch",
 )
 ARRAYS: Final = r"(np|numpy)\.(array|asarray|stack|vstack|hstack|concatenate|append)"
 PARAMETERS: Final = Cause(
     "loop-over-parameters",
     "a Python loop over parameters",
-    "each of them costs a launch and Python of its own",
+    "each of them costs a launch and Python time",
     "all at once: `torch._foreach_lerp_(averages, parameters, 1 - decay)` for moving averages "
-    "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`; an "
-    "optimizer of your own: `torch._foreach_mul_`, `torch._foreach_add_` of lists, or `torch.compile` of its step",
+    "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`; "
+    "in your own optimizer: `torch._foreach_mul_`, `torch._foreach_add_` on lists, or `torch.compile` of its "
+    "step",
 )
 CELL: Final = Cause(
     "cell-by-cell",
     "a recurrent cell is called step by step",
-    "each call is a few small operations, issued one after another, forward and backward",
-    "the whole sequence at once, which is one call: `nn.LSTM(...)(x)` in place of `nn.LSTMCell`, `nn.GRU` of "
+    "each call is a few small operations, forward and backward",
+    "one call for the whole sequence: `nn.LSTM(...)(x)` in place of `nn.LSTMCell`, `nn.GRU` in place of "
     "`nn.GRUCell`; else `torch.compile`",
     "compute",
 )
 THROUGH_NUMPY: Final = Cause(
     "through-numpy",
     "tensors go through numpy and back",
-    "it is computed on the host, on one core, in several passes over memory, while the model stands still",
-    "the same with torch's own operations on the tensors that are there, without `.numpy()`; then it runs where the "
-    "model does, on all cores, and can be compiled",
+    "numpy computes on the host, on one core, in several passes over memory, while the model waits",
+    "use torch operations on the same tensors, without `.numpy()`: they run where the model does, on all cores, "
+    "and can be compiled",
 )
 ELEMENTS: Final = Cause(
     "element-by-element",
     "a Python loop over single elements",
-    "each turn passes through Python, and where it reads or writes tensors through the dispatcher too, for one element",
-    "in place of `{it}` whole arrays at once: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, numpy's "
-    "functions, `torch.bincount` for counts; what is the same each time: make it once, before the loop",
+    "each turn handles one element in Python; reading or writing a tensor goes through the dispatcher too",
+    "in place of `{it}` work on whole arrays: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, "
+    "numpy functions, `torch.bincount`; compute what never changes once, before the loop",
 )
-ADDS_UP: Final = (
-    "; what each turn adds to the last: `cumsum`, `cumprod`, a recursion from the end that keeps the sum, or a closed "
-    "form"
-)
+ADDS_UP: Final = "; for running sums: `cumsum`, `cumprod`, a recursion from the end, or a closed form"
 PAIRS: Final = Cause(
     "all-pairs",
     "differences of all pairs are held in memory",
-    "for n and m rows of d numbers each operation on them writes and reads n x m x d of them, and so does its backward",
-    "`torch.cdist(x, y)`, whose square is the squared distance, or by a product: "
-    "`x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T`",
+    "for n and m rows of d numbers, each operation and its backward read and write n x m x d numbers",
+    "`torch.cdist(x, y)` (squared for squared distances), or a matrix product: `x.square().sum(1)[:, None] + "
+    "y.square().sum(1) - 2 * x @ y.T`",
     "bandwidth",
 )
 ONE_HOT: Final = Cause(
     "one-hot-product",
     "rows are looked up by a product with a one-hot matrix",
-    "all rows are multiplied by zeros to keep one of them, and the backward does it again",
+    "all rows are multiplied, nearly all by zero, to keep one; the backward does it again",
     "`F.embedding(index, weight)` or `nn.Embedding`, or `weight[index]`, in place of the product",
     "compute",
 )
 DIAGONAL: Final = Cause(
     "diagonal-product",
     "a product with a diagonal matrix",
-    "all of a row is multiplied by zeros, to scale its elements by one number each",
-    "scale by broadcasting: `d[:, None] * A * d` for `diag(d) @ A @ diag(d)`; what is the same in each step once, "
-    "before the loop",
+    "nearly all products are with zeros, only to scale each row by one number",
+    "scale by broadcasting: `d[:, None] * A * d` for `diag(d) @ A @ diag(d)`; if it is the same in each step, "
+    "once before the loop",
     "compute",
 )
 CROSS_ENTROPY: Final = Cause(
     "cross-entropy-by-hand",
     "a cross entropy by hand",
-    "softmax, logarithm, a one-hot matrix and their product each write and read a number for each class of each row, "
-    "and so do their backwards",
-    "`F.cross_entropy(logits, targets)` with the classes' numbers, without `one_hot` (`label_smoothing=` where targets "
-    "are softened): it keeps little and goes over the logits once each way",
+    "softmax, logarithm, one-hot matrix and product each read and write all logits, and so do their backwards",
+    "`F.cross_entropy(logits, targets)` with class indices instead of `one_hot` (`label_smoothing=` for "
+    "smoothed targets): it reads the logits once each way and keeps little",
     "bandwidth",
 )
 LIST: Final = Cause(
     "list-search",
     "a list is searched from its beginning",
-    "`in` and `.index` compare one entry after another until one is equal",
-    "in place of `{it}` a dict that is made once, `{word: at for at, word in enumerate(words)}`, or a set; what is the "
-    "same in each epoch: make it once and keep the result",
+    "`in` and `.index` compare entries one by one until one matches",
+    "in place of `{it}` a dict that is made once, `{word: at for at, word in enumerate(words)}`, or a set; if "
+    "the result is the same in each epoch, compute it once and keep it",
 )
 SORTED: Final = Cause(
     "sorted-for-few",
-    "all values are sorted on the host, and only some at one end are used",
-    "a sort puts all the others in order too, each row of a table on one core",
-    "in place of `{it}` `np.argpartition(x, k)[..., :k]`, and a sort of these alone; `torch.topk(x, k)` where the "
-    "values are made, on the device; of a list `heapq.nsmallest`",
+    "all values are sorted on the host, but only a few at one end are used",
+    "the sort orders all the others too, on one core",
+    "in place of `{it}` `np.argpartition(x, k)[..., :k]`, then sort only these; `torch.topk(x, k)` on the "
+    "device, if the values are there; for a list `heapq.nsmallest`",
 )
 DEQUE: Final = Cause(
     "deque-by-index",
     "rows are taken from the middle of a deque",
-    "an access by index walks there from the nearer end, and `list(...)` copies all of it",
-    "a list that is written round in place of the deque (`rows[at % capacity] = row`); best an array or tensor of each "
-    "field, and one index for the batch: `states[rng.integers(n, size=k)]`",
+    "an index walks there from the nearer end, and `list(...)` copies everything",
+    "use a list as a ring buffer (`rows[at % capacity] = row`); best an array or tensor for each field, and one "
+    "index for the batch: `states[rng.integers(n, size=k)]`",
 )
 SLEEPS: Final = Cause(
     "sleeps",
     "the thread sleeps or waits there",
-    "it does not run meanwhile, whatever the code takes: a sleep, a cap on frames or requests, or an answer of another "
-    "process, a socket or a device that it waits for",
-    "no cap or sleep while it trains, in `{it}` or what that calls; what it waits for begun a step ahead, in a thread "
-    "or a process of its own, or for many at once",
+    "it does not run meanwhile: a sleep, a cap on frames or requests, or a wait for another process, a socket "
+    "or a device",
+    "no cap or sleep in `{it}` or what it calls while training; start what it waits for a step ahead, in a "
+    "thread or process, or for many at once",
 )
 MANAGER: Final = Cause(
     "manager-proxy",
-    "objects of a Manager are asked in its process",
-    "each access is pickled, sent to the manager's process, which all workers share, and answered",
-    "an ordinary dict or list, of which each worker has a copy; best one tensor or array and an index "
-    "(`tensor.share_memory_()` where workers write); else all of it once, before the loop: `.copy()`",
+    "objects of a multiprocessing Manager are read from another process",
+    "each access is pickled, sent to the manager's one process and answered",
+    "an ordinary dict or list, copied to each worker; best one tensor or array and an index "
+    "(`tensor.share_memory_()` if workers write); else `.copy()` it once, before the loop",
 )
 JOINED: Final = Cause(
     "whole-copies",
-    "a tensor or an array is joined with what is new, and so copied whole",
-    "all that it holds is read and written again for each few rows",
-    "one of the full size, made once, and written into in place at a position that goes round (ring buffer): "
-    "`data[at : at + n] = new`; a history as parts in a list, joined once",
+    "a tensor or array is copied whole to append to it",
+    "everything in it is read and written again for a few new rows",
+    "allocate the full size once and write in place, as a ring buffer: `data[at : at + n] = new`; for a "
+    "history, collect parts in a list and join them once",
 )
 CUT: Final = Cause(
     "cut-from-its-front",
     "a buffer is cut from its front again and again",
-    "that copies all that is left for each piece: twice as many pieces take four times as long",
-    "in place of `{it}` an offset that grows (`struct.unpack_from(form, data, at)`), `memoryview(data)`, which copies "
-    "nothing, or `read(n)` of the file or an `io.BytesIO`; of a list `deque.popleft()`",
+    "each cut copies the rest: twice as many pieces take four times as long",
+    "in place of `{it}` a growing offset (`struct.unpack_from(form, data, at)`), `memoryview(data)`, which "
+    "copies nothing, or `read(n)` of a file or `io.BytesIO`; for a list `deque.popleft()`",
 )
 LENGTH: Final = Cause(
     "length-computed",
-    "a length is computed each time that it is asked for",
+    "a length is recomputed each time it is read",
     "`len(loader)` calls the dataset's `__len__`, in a loop in each step",
-    "the result is the same each time: compute it once, in `__init__`, and keep it; or `len(...)` once, before the "
-    "loop",
+    "compute it once, in `__init__`, and keep it; or call `len(...)` once, before the loop",
 )
 LAST: Final = Cause(
     "last-of-all",
-    "all positions are computed, and the last one is used",
-    "what is computed of the others is thrown away, and its backward is all zeros but for one position",
-    "take the last position before it, not after: `self.head(x[:, -1])` in place of `self.head(x)[:, -1]`",
+    "all positions are computed, but only the last one is used",
+    "results at the other positions are thrown away, and their backward is all zeros",
+    "select the last position first: `self.head(x[:, -1])` in place of `self.head(x)[:, -1]`",
     "compute",
 )
 ALL_ITEMS: Final = Cause(
     "items-of-all",
-    "an iterator makes all items of the dataset before it begins",
-    "they are read or computed and thrown away again, in the process that trains, each time that an epoch begins",
-    "what it asks of them, as their lengths, once: in `__init__`, and keep it; best of what is there before an item is "
-    "made, as the length of a text or the size of a file",
+    "an iterator makes all items of the dataset before the first batch",
+    "at each epoch's start the training process reads or computes all of them and throws them away",
+    "get what it needs of them, such as lengths, once in `__init__`; best without making the items, such as "
+    "from text lengths or file sizes",
     "input",
 )

@@ -54,9 +54,11 @@ def _differences(one: Run, two: Run) -> tuple[list[Difference], list[str]]:
             before |= _prefixed("package ", one.versions.packages)
             after |= _prefixed("package ", two.versions.packages)
         else:
-            unknown.append("versions of packages but torch: a run that was killed, or of an older hotlap, has none")
+            unknown.append(
+                "package versions other than torch's are unknown: a run was killed, or is of an older hotlap"
+            )
     else:
-        unknown.append("versions of torch and CUDA: a run in which nothing was seen, or of an older hotlap, has none")
+        unknown.append("versions of torch and CUDA are unknown: nothing was seen in a run, or it is of an older hotlap")
     names = list(dict.fromkeys((*before, *after)))
     pairs = ((name, before.get(name), after.get(name)) for name in names)
     return [Difference(what=name, before=a, after=b) for name, a, b in pairs if a != b], unknown

@@ -28,13 +28,13 @@ OTHER_TYPE: Final = re.compile(r"___check_type_id\((.+), \d+\)(?:, type=<class '
 RAISED: Final = "backend="
 """How what a backend raised begins."""
 REMEDIES: Final = (
-    ("requires_grad", "call it with inputs that all need a gradient, or none: each kind of call is a graph of its own"),
+    ("requires_grad", "call it with inputs that always, or never, need a gradient: each case is a separate graph"),
     ("size mismatch", "pad to a few shapes, or torch.compile(dynamic=True)"),
-    ("stride mismatch", "pass tensors that lie alike, as .contiguous() makes them"),
+    ("stride mismatch", "pass tensors with the same strides, for example made by .contiguous()"),
     (" == ", "pad to a few shapes, or torch.compile(dynamic=True); keep Python numbers that change out of the model"),
 )
 """By what is named in the reason of a compilation; the first that is."""
-OTHERWISE: Final = "keep what is named there the same in each call"
+OTHERWISE: Final = "keep what this guard names the same in each call"
 LAUNCHED: Final = partial(Finding, bound="launch", share=0.0)
 INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
@@ -81,8 +81,8 @@ def _crashed(function: CompiledFunction) -> Finding:
         title="the compiler fails on the model",
         where=_failed(function),
         evidence=f"{function.function}: {function.failed}",
-        why="torch.compile raises this into the script, which ends by it, unless errors are caught or suppressed",
-        instead="leave this function out (torch.compiler.disable), or do without the compiler",
+        why="torch.compile raises this into the script, which ends unless it catches or suppresses it",
+        instead="exclude this function (torch.compiler.disable), or do not compile",
     )
 
 
@@ -101,20 +101,20 @@ def _breaks(function: CompiledFunction, masks: bool) -> Finding:
         title="the compiled model falls back to Python",
         where=where,
         evidence=said,
-        why="torch.compile can't see past this line: what follows is launched by the host again, and can't be fused",
-        instead="take it out of the forward: print, log and branch on values outside of the compiled function"
+        why="a graph ends at this line: the host launches what follows separately, and nothing is fused across it",
+        instead="move it out of the compiled function: print, log and branch on values outside"
         + (MASKS if masks else ""),
     )
 
 
 def _recompiles(function: CompiledFunction, compiling: float) -> Finding:
-    took = f", which takes {compiling:.0%} of the time" if compiling >= MUCH else ""
+    took = f" ({compiling:.0%} of the time)" if compiling >= MUCH else ""
     return LAUNCHED(
         id="recompiles",
         title=f"the model is compiled again and again{took}",
         named=bool(took),
         where=_place(function, function.line),
-        evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
+        evidence=f"{function.function} was recompiled {function.recompiles} times, the last time because "
         f"{_guard_of(function.reason)}{_took(function)}",
         why=f"each compilation takes seconds, and {_at_the_limit(function)}",
         instead=next((remedy for named, remedy in REMEDIES if named in function.reason), OTHERWISE),
@@ -127,7 +127,7 @@ def _guard_of(reason: str) -> str:
     guard = reason.partition("\n")[0].partition("  # ")[0].partition(" (HINT:")[0].strip()
     guard = GRAPH.sub("", guard)
     other = OTHER_TYPE.fullmatch(guard)
-    return f"{other[1]} is no {other[2]} any more" if other else guard
+    return f"{other[1]} is no longer of type {other[2]}" if other else guard
 
 
 def _without_graph(function: CompiledFunction) -> Finding:
@@ -136,8 +136,8 @@ def _without_graph(function: CompiledFunction) -> Finding:
         title="the compiled model is launched kernel by kernel",
         where=_place(function, function.line),
         evidence=f"{function.function}: {function.without_graph}{_took(function)}",
-        why="Inductor was asked for a CUDA graph of it and made none, so that the host launches each of its kernels",
-        instead="take out of it what torch names: inputs on the CPU, inputs that are written to, sizes that vary",
+        why="Inductor was asked for a CUDA graph and made none, so the host launches each kernel",
+        instead="remove what torch names: inputs on the CPU, inputs that are written to, sizes that vary",
     )
 
 
@@ -148,7 +148,7 @@ def _took(function: CompiledFunction) -> str:
 def _at_the_limit(function: CompiledFunction) -> str:
     """What comes, or came, of compiling a function too often."""
     if function.reached:
-        return f"{function.limit or 'the most'} graphs of it are made: what fits none of them runs in eager mode"
+        return f"{function.limit or 'the most'} graphs are made of it; calls that fit none of them run in eager mode"
     most = f"after {function.limit} of one function" if function.limit else "after some number of them"
     return f"{most} (torch._dynamo.config.recompile_limit) torch.compile goes on in eager mode"
 

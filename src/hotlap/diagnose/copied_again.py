@@ -43,11 +43,11 @@ def with_kept(finding: Finding, lines: Lines | None, rank: RankTrace, free: floa
         cost_ms=cost,
         title="the same tensor is copied to the device in each step",
         where=place_in(lines.files, (file, line, function)),
-        evidence=f"{size / 2**20:.1f} MiB a step of memory that lives on from step to step; {ms(cost)} a step of such "
-        "copies alone on the device",
-        why="it stays on the host, and all of it crosses the bus again though little or nothing of it has changed",
+        evidence=f"{size / 2**20:.1f} MiB a step from memory that is kept from step to step; {ms(cost)} a step in such "
+        "copies while the device does nothing else",
+        why="it stays on the host and is copied whole, though little or nothing of it has changed",
         instead="keep it on the device: `register_buffer` in `__init__` (`model.to(device)` moves no plain attribute), "
-        "or `x = x.to(device)` once, before the loop; what changes in it is written there",
+        "or `x = x.to(device)` once, before the loop; write its changes on the device",
         levers=(),
         named=True,
     )

@@ -89,9 +89,9 @@ def differing(samples: Sequence[TelemetrySample], sides: Sequence[Sequence[Step]
     others = [one.busy_ms / 1000 - one.used for one in uses if one.busy_ms is not None and one.used is not None]
     said = []
     if all(len(side) >= LEAST_LOOKS for side in clocks) and median(clocks[1]) < SLOWER * median(clocks[0]):
-        said.append(f"; the GPU's clock is {median(clocks[1]):.0f} MHz then, {median(clocks[0]):.0f} before")
+        said.append(f"; the GPU's clock is {median(clocks[1]):.0f} MHz after that, {median(clocks[0]):.0f} before")
     if len(others) == len(sides) and others[1] > others[0] + MORE:
-        said.append(f"; other work takes {others[1]:.1f} cores then, {max(0.0, others[0]):.1f} before")
+        said.append(f"; other work takes {others[1]:.1f} cores after that, {max(0.0, others[0]):.1f} before")
     return "".join(said)
 
 

@@ -63,18 +63,18 @@ OTHERS = 1.25
 BLOCKS_APART = 1.5
 """The slowest block of steps over the fastest, from which one number does not say how long a step takes."""
 WHAT_COUNTS = (
-    "A step is one optimizer step (or one forward with its backward where no torch.optim.Optimizer steps); "
-    "in inference one forward of an nn.Module with parameters, which is not seen where only a function that "
-    "torch.compile made calls it"
+    "A step is one optimizer step; without a torch.optim.Optimizer one forward with its backward; in inference "
+    "one forward of an nn.Module with parameters. Modules called only by a torch.compile'd function are not "
+    "seen"
 )
 
 MOST_LOST = 1000
 """Steps in a row that are not there, from which on it is no broken line of a killed job."""
 
 NO_TORCH = (
-    "No process of it imported torch to the end with hotlap in it. Not observed are isolated Python (`python -I` or "
-    "`-E`), and what a script starts with another PYTHONPATH than its own: `PYTHONPATH=.` in it has to be "
-    "`PYTHONPATH=.:$PYTHONPATH`"
+    "None of its processes imported torch with hotlap in it. hotlap can't see isolated Python (`python -I` or "
+    "`-E`), nor what a script starts with PYTHONPATH replaced: write `PYTHONPATH=.:$PYTHONPATH` in place of "
+    "`PYTHONPATH=.`"
 )
 
 
@@ -296,7 +296,7 @@ def next_of(findings: Sequence[Finding]) -> str:
         return f"{at}, {COMPARE}"
     helped = [finding for finding in findings if finding.levers]
     if not helped:
-        return "nothing that hotlap can change was found; see the findings"
+        return "hotlap found nothing that it can change; see the findings"
     others = [one.levers[0] for one in helped[1:] if one.share >= LEAST_NAMED]
     tried = dict.fromkeys([*helped[0].levers[:4], *others])
     return f"hotlap tune COMMAND...   (tries {', '.join(tried)} and what else applies, with proof)"
@@ -311,27 +311,27 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     facts, problems = rank.facts, rank.folder.problems
     if facts is None:
         why = "hotlap had a problem of its own" if problems else "the process died"
-        said.append(f"what the script is made of is not known: {why} before it was written (facts.json)")
+        said.append(f"the model and loaders are unknown: {why} before hotlap wrote them down (facts.json)")
     elif hung := _hung(facts):
         said.append(hung)
     elif facts.samples_from == "none":
-        said.append("samples/s is not known: no batch with a first dimension was seen")
+        said.append("samples/s is unknown: no batch with a first dimension was seen")
     if not rank.steady.settled:
-        said.append("the step time was still changing: the numbers may not hold for a long run")
+        said.append("the step time was still changing, so a long run may differ")
     if facts is not None and facts.replayed:
         replayed = ", ".join(facts.replayed)
-        said.append(f"{replayed} can't be timed apart: the script replays them as one CUDA graph of its own")
+        said.append(f"{replayed} can't be timed separately: the script replays them as one CUDA graph")
     if left_out := _left_out(rank.steps):
         said.append(
-            f"{left_out:,} steps are not in the numbers: of a long run hotlap keeps the first and the last ones"
+            f"{left_out:,} steps are not in the numbers: hotlap keeps the first and the last steps of a long run"
         )
     said += [f"{NOT_STEADY}: {jump_text(measured.jump)}"] if measured.jump is not None else _uneven(slowest)
     if measured.unseen and not measured.unseen_ms:
-        said.append(f"the phases are not those of all steps: {measured.unseen} (--every-step looks at all)")
+        said.append(f"phases are of sampled steps: {measured.unseen} (--every-step records all)")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
-        said.append("device time is not known: no CUDA events could be recorded in this loop")
+        said.append("device time is unknown: no CUDA events could be recorded in this loop")
     if any(problem.where != WITHOUT_FACTS and not problem.lever for problem in problems):
-        said.append("hotlap had a problem of its own, and may have missed what came after it (problems.jsonl)")
+        said.append("hotlap had a problem of its own and may have missed what came later (problems.jsonl)")
     return said
 
 
@@ -350,8 +350,8 @@ def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[
         if waits is not None and cpu_crowded.by_itself(measured):
             what = " too"  # whose waits are whose is not known
         threads = measured.facts.threads if measured.facts and measured.facts.device == "cpu" else 1
-        fewer = "; with `OMP_NUM_THREADS=1` an operation waits for no other thread" if threads > 1 else ""
-        yield f"the machine was busy with other work{what}; run again when it is idle for true times{fewer}"
+        fewer = "; with `OMP_NUM_THREADS=1` no operation waits for another thread" if threads > 1 else ""
+        yield f"the machine was busy with other work{what}; run again when it is idle{fewer}"
 
 
 def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:
@@ -370,9 +370,9 @@ def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | No
         return phases_of_all(usual, typical) if scaled else found, "", 0.0
     if not scaled and 1 / DIFFERS < mean / total < DIFFERS:
         return found, "", 0.0
-    said = f"the {looked_at} steps whose phases were looked at take {ms(total)} a step, all {len(usual)} {ms(mean)}"
+    said = f"the {looked_at} sampled steps take {ms(total)} on average, all {len(usual)} steps {ms(mean)}"
     if scaled:
-        typically = f"{said}, a typical one {ms(typical)}; the phases are shares of this"
+        typically = f"{said}, a typical step {ms(typical)}; phases are shares of the latter"
         return phases_of_all(usual, typical), typically, 0.0
     return found, said, max(0.0, mean - total)
 
@@ -388,8 +388,8 @@ def _uneven(steady: SteadySteps) -> Iterator[str]:
     if rare := _rare(typical, spread(steady.times)):
         each = block_length(len(steady.times), steady.period)
         yield (
-            f"{NOT_STEADY}: {rare}; {ms(typical)} a step is the median of {len(blocks)} means over {each} steps each, "
-            f"the mean of all {len(steady.times)} is {ms(mean)}"
+            f"{NOT_STEADY}: {rare}; {ms(typical)} a step is the median over {len(blocks)} blocks of {each} "
+            f"steps, the mean of all {len(steady.times)} steps is {ms(mean)}"
         )
     elif max(mean, typical) > UNEVEN * min(mean, typical):
         yield f"{NOT_STEADY}: a typical step takes {ms(typical)}, the mean of all is {ms(mean)}"
@@ -409,9 +409,9 @@ def _spread(steady: SteadySteps) -> Spread:
 def _rare(typical: float, single: Spread) -> str:
     """Which steps take a step time out of the deciles of single steps, as far as that shows."""
     if typical > single.p90 and ms(typical) != ms(single.p90):
-        return f"nine of ten steps take {ms(single.p90)} or less, the rest longer"
+        return f"90% of the steps take {ms(single.p90)} or less, the rest longer"
     if typical < single.p10 and ms(typical) != ms(single.p10):
-        return f"nine of ten steps take {ms(single.p10)} or more, the rest less"
+        return f"90% of the steps take {ms(single.p10)} or more, the rest less"
     return ""
 
 
@@ -452,9 +452,7 @@ def _hung(facts: Facts | None) -> str:
     whose = "" if hung.worker is None else f" of worker {hung.worker} (process {hung.worker_pid}, "
     whose += "" if hung.worker is None else "alive)" if hung.alive else "dead)"
     said = f"the loop had waited {hung.waited_s:.0f} s for a batch{whose}{at} when it ended"
-    forked = (
-        "; threads of a parent are gone in a forked worker, and locks that they held stay held: OMP_NUM_THREADS=1, "
-    )
+    forked = "; a forked worker inherits locks but not the threads that hold them: OMP_NUM_THREADS=1, "
     return said + (f'{forked}or multiprocessing_context="forkserver"' if hung.alive else "")
 
 
@@ -462,8 +460,8 @@ def _too_few(rank: Rank) -> str:
     """What there is to say of too few steps: one of LBFGS may be a whole training."""
     one = rank.steady.seen == 1
     said = (
-        f"only {rank.steady.seen} step{' was' if one else 's were'} seen before the command ended; "
-        f"at least {LEAST_STEPS} are needed, of which the first is warm-up"
+        f"only {rank.steady.seen} step{' was' if one else 's were'} seen before the command ended; at least "
+        f"{LEAST_STEPS} are needed, the first as warm-up"
     )
     longest = max((step for step in rank.steps if step.phases is not None), key=lambda step: step.wall_ms, default=None)
     if hung := _hung(rank.facts):
@@ -472,7 +470,7 @@ def _too_few(rank: Rank) -> str:
         return said
     times = ((name, getattr(longest.phases, name)) for name in PHASES)
     told = ", ".join(f"{name} {ms(took)}" for name, took in times if took)
-    return f"{said}. {'It' if one else 'The longest'} took {ms(longest.wall_ms)}, warm-up in it: {told}"
+    return f"{said}. {'It' if one else 'The longest'} took {ms(longest.wall_ms)}, warm-up included: {told}"
 
 
 def _switched_off(folder: RunFolder) -> Iterator[str]:
@@ -481,4 +479,4 @@ def _switched_off(folder: RunFolder) -> Iterator[str]:
         for problem in rank.problems:
             if not problem.lever and not problem.where.startswith(GOES_ON):
                 what, file = problem.what[:200], f"{rank.path.name}/{FILES[Problem]}"
-                yield f"hotlap switched itself off by a problem of its own in {problem.where}: {what} ({file})"
+                yield f"hotlap switched itself off after a problem of its own in {problem.where}: {what} ({file})"

@@ -37,10 +37,15 @@ def with_evaluation(diagnosis: Diagnosis, *seen: Samples | LongSamples | None) -
     where, at_line = place_in(files, path[-1]), under[0][1] == path
     cause_of = partial(own_cause_at, device=diagnosis.device != "cpu", ranks=diagnosis.ranks)
     cause = cause_of(where, inside=inside) if at_line else None
-    said = f"{share:.0%} of an evaluation's time is under this line" + (f", in {inside}" if inside and at_line else "")
+    said = f"{share:.0%} of an evaluation's time is spent under this line" + (
+        f", in {inside}" if inside and at_line else ""
+    )
     if not at_line and (own := _in_a_function(under, path, took, files, cause_of)) is not None:
         where, cause, part = own
-        said = f"{part:.0%} of an evaluation's time at such lines of {without_comprehension(where.function or '')}"
+        said = (
+            f"{part:.0%} of an evaluation's time is spent at such lines of "
+            f"{without_comprehension(where.function or '')}"
+        )
     by_torch = sum(row[3] for row in rows if row[2].startswith("torch."))
     computes = diagnosis.device == "cpu" and by_torch >= MOSTLY * took  # else the host may wait for the device there
 

@@ -85,7 +85,9 @@ def _told(finding: Finding, names: str, part: float, moved: float, step_ms: floa
         said = finding.evidence.replace(f"{ms(whole)} of host time a step", said)
         return msgspec.structs.replace(finding, share=share, evidence=said) if share >= LEAST else None
     if finding.id == "compute" and moved:
-        said = f"{finding.evidence}; {ms(moved * step_ms)} of other are operations of {names} too: without gradients, "
+        said = (
+            f"{finding.evidence}; {ms(moved * step_ms)} of `other` are operations of {names} too: without gradients, "
+        )
         said += "or between the calls of its parts"
         return msgspec.structs.replace(finding, share=min(1.0, finding.share + moved), evidence=said)
     return finding

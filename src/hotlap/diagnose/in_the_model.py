@@ -95,7 +95,9 @@ def in_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ra
     def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
         looks, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
         where = place_of(samples, first)
-        return cause.finding(left * looks, where, f"{looks:.0%} of {samples.looks} looks at the host's stack were {at}")
+        return cause.finding(
+            left * looks, where, f"{looks:.0%} of {samples.looks} samples of the host's stack were {at}"
+        )
 
     for rows in filter(notable, _grouped(own, lambda row: row[1:4])):
         cell = all(CELLS.match(row[4]) for row in rows)

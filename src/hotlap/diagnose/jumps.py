@@ -133,6 +133,6 @@ def jump_text(jump: Jump) -> str:
     """When, by how much and in which phase, for a sentence."""
     text = f"{ms(jump.before_ms)} a step before step {jump.step}, {ms(jump.after_ms)} from then on"
     text += f" (+{ms(jump.more_ms)} in {jump.phase})" if jump.phase and jump.more_ms > 0 else ""
-    text += f", with {jump.rows[1]} rows or tokens a step, {jump.rows[0]} before" if jump.rows else ""
+    text += f", with {jump.rows[1]} rows or tokens a step instead of {jump.rows[0]}" if jump.rows else ""
     at = f" ({jump.where.file}:{jump.where.line})" if jump.where and jump.changed is None else ""
     return text + jump.machine + (f"; a line compares with that number{at}" if at else "")

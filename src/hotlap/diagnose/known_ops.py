@@ -41,12 +41,10 @@ def _known(id_: str, ops: str, title: str, why: str, instead: str, bound: Bound 
     return KnownOp(Cause(id_, title, why, instead, bound), re.compile(ops))
 
 
-DIAGONAL: Final = (
-    "a diagonal covariance needs none: `Independent(Normal(mean, std), 1)` in place of `MultivariateNormal`; "
-)
+DIAGONAL: Final = "for a diagonal covariance: `Independent(Normal(mean, std), 1)` in place of `MultivariateNormal`; "
 OF_MATRICES: Final = (
-    ("svd", "the largest singular value alone by power iteration (`torch.nn.utils.parametrizations.spectral_norm`), "
-            "the largest few by `torch.svd_lowrank`; "),
+    ("svd", "only the largest singular value: power iteration (`torch.nn.utils.parametrizations.spectral_norm`), the "
+    "largest few: `torch.svd_lowrank`; "),
     ("inv", "`torch.linalg.solve` or `cholesky_solve` in place of an inverse; "),
     ("cholesky", DIAGONAL),
     ("triangular", DIAGONAL),
@@ -56,41 +54,42 @@ KNOWN: Final = (
     _known(
         "index-gradient",
         r"IndexBackward\d|_?index_put(_impl)?_?|IndexPutBackward\d",
-        "rows of an index are added or written one by one",
-        "the gradient of `table[index]`, like `index_put_`, sorts the index and adds the rows that share a place one "
-        "after another",
-        "`F.embedding(index, table)` or `table.index_select(0, index)`, whose gradients are summed in parallel; of a "
-        "table of few rows `F.one_hot(index, n).to(table.dtype) @ table`",
+        "rows at an index are added or written one by one",
+        "the gradient of `table[index]`, like `index_put_`, sorts the index and adds rows that share a position "
+        "one after another",
+        "`F.embedding(index, table)` or `table.index_select(0, index)`, whose gradients are summed in parallel; "
+        "for a table of few rows `F.one_hot(index, n).to(table.dtype) @ table`",
         "compute",
     ),
     _known(
         "embedding-gradient",
         r"Embedding(Bag|DenseBackward)?Backward\d|embedding_dense_backward|_embedding_bag_dense_backward",
         "the gradient of an embedding is as large as its table",
-        "it is filled with zeros and added to in full, however few of its rows a batch used",
-        "`nn.Embedding(..., sparse=True)` with SparseAdam, SGD or Adagrad; of a small table fewer lookups of one row",
+        "all of it is filled with zeros and added to, however few rows a batch used",
+        "`nn.Embedding(..., sparse=True)` with SparseAdam, SGD or Adagrad; for a small table, fewer lookups of "
+        "the same row",
     ),
     _known(
         "sums-by-index",
         r"scatter_(add|reduce)_?|index_(add|reduce)_?|(ScatterAdd|ScatterReduce|IndexAdd|IndexReduce)Backward\d",
         "rows are summed by an index",
-        "additions to one place wait for one another, and on the CPU they mostly run on one core",
-        "a product with a sparse matrix that is made once, `torch.sparse_csr_tensor(...) @ x`; or rows in the order of "
-        "the index, sorted once before the loop, and `torch.segment_reduce`",
+        "additions to one position wait for each other, and on a CPU they mostly run on one core",
+        "a product with a sparse matrix made once, `torch.sparse_csr_tensor(...) @ x`; or sort rows by the "
+        "index once, before the loop, and use `torch.segment_reduce`",
     ),
     _known(
         "whole-copies",
         r"cat|CatBackward\d|stack|StackBackward\d|roll|RollBackward\d|flip|FlipBackward\d|clone|CloneBackward\d",
         "whole tensors are copied to join or shift them",
-        "all that is joined is read and written again, also where only a small part of it is new",
-        "a tensor that is made once and written into in place: a buffer with a position that goes round (ring buffer) "
-        "for a memory or a history, `out=` or slices for parts; parts of a list joined once, at its end",
+        "everything is read and written again, even if only a small part is new",
+        "write in place into a tensor made once: a ring buffer for a memory or history, `out=` or slices for "
+        "parts; join a list's parts once, at its end",
     ),
     _known(
         "repeats",
         r"repeat|tile|repeat_interleave|Repeat(Interleave)?Backward\d|kron",
         "tensors are repeated in memory",
-        "each copy is written, and read again by what comes next",
+        "each copy is written, then read again by the next operation",
         "`expand` and broadcasting (`x[:, None]`), which copy nothing",
     ),
     _known(
@@ -98,18 +97,18 @@ KNOWN: Final = (
         r"sort|argsort|msort|(nan)?median|(nan)?quantile|_unique2?|unique_(dim|consecutive)|SortBackward\d|"
              r"MedianBackward\d",
         "values are sorted",
-        "a sort goes over all values many times, however few are asked for",
-        "`topk` for the largest few, `kthvalue` for one, `torch.bucketize` or `histc` for shares, a sample of the "
-        "values for a quantile; what stays the same: sort it once, before the loop; what is only logged: every n steps",
+        "a sort passes over all values many times, however few are needed",
+        "`topk` for the largest few, `kthvalue` for one, `torch.bucketize` or `histc` for counts, a sample of "
+        "the values for a quantile; sort fixed values once, before the loop; if only logged: every n steps",
     ),
     _known(
         "scans",
         r"_?cum(sum|prod|max|min)(_helper)?_?|_?logcumsumexp|Cum(sum|prod|max|min)Backward\d|LogcumsumexpBackward\d",
-        "sums, products or largest values so far are computed",
-        "over a dimension that is long and of few rows most of a device stands still, and over one that is not the "
-        "last memory is read in strides",
-        "over the last, contiguous dimension (transpose first), or in chunks to which the sums of those before are "
-        "added",
+        "cumulative sums, products or maxima are computed",
+        "with few long rows most of a device is idle; over any dimension but the last, memory is read in "
+        "strides",
+        "compute over the last, contiguous dimension (transpose first), or in chunks, adding the sums of "
+        "earlier chunks",
     ),
     _known(
         "decomposition",
@@ -117,86 +116,85 @@ KNOWN: Final = (
              r"Linalg(Svd|Eig|Inv|Pinv|Qr|Cholesky|Solve|L[uU]|Ldl|Det|Slogdet|Matrix(Exp|Power)|Lstsq)\w*|slogdet|logdet|"
              r"cholesky\w*|geqrf|ormqr|orgqr|matrix_exp\w*",
         "a matrix is decomposed or inverted",
-        "it takes many small dependent steps, which neither fill the cores of a CPU nor a device",
-        "a decomposition only every n steps, with the last result in between; many small matrices in one batched call",
+        "it takes many small dependent steps, which fill neither a CPU's cores nor a device",
+        "decompose only every n steps and reuse the last result; many small matrices in one batched call",
         "compute",
     ),
     _known(
         "spectra",
         r"_?fft_\w+|stft|istft|Fft\w+Backward\d",
         "Fourier transforms are computed",
-        "they are limited by memory, and lengths with large prime factors take several times as long",
-        "of data that stay the same once, before the loop; `rfft` of real numbers; lengths padded to a power of two",
+        "they are memory-bound, and lengths with large prime factors take several times as long",
+        "transform fixed data once, before the loop; `rfft` for real numbers; pad lengths to a power of two",
     ),
     _known(
         "distances",
         r"_?cdist\w*|pdist|_pdist\w*|CdistBackward\d|PdistBackward\d|_euclidean_dist|EuclideanDistBackward\d",
         "distances of all pairs are computed",
-        "for n and m rows of d numbers it is n x m x d, and its backward takes several times that",
-        "`torch.cdist(x, y, compute_mode='use_mm_for_euclid_dist')`, by a product of matrices; of fixed points once; "
-        "or of a sample of the pairs",
+        "for n and m rows of d numbers the work is n x m x d, and several times that in the backward",
+        "`torch.cdist(x, y, compute_mode='use_mm_for_euclid_dist')`, which uses a matrix product; for fixed "
+        "points once; or for a sample of the pairs",
         "compute",
     ),
     _known(
         "resizing",
         r"_?upsample_\w+|Upsample\w+Backward\d|(cudnn_)?grid_sampler\w*|(Cudnn)?GridSampler\w+Backward\d",
         "images are resized or warped",
-        "each value is a weighted sum of several that lie apart in memory; antialiasing takes more",
-        "resize once, when the data are made; bilinear in place of bicubic, without `antialias`; at a smaller size",
+        "each value is a weighted sum of scattered values; antialiasing adds more",
+        "resize once, when preparing the data; bilinear in place of bicubic, without `antialias`; a smaller size",
     ),
     _known(
         "patches",
         r"im2col|col2im|Im2ColBackward\d|Col2ImBackward\d|unfold_backward|UnfoldBackward\d",
         "overlapping windows are copied out",
-        "each value is written once for each window that it is in",
-        "a convolution or a pooling, which reads windows without copies; windows side by side by `reshape`, or a "
-        "convolution with `stride=kernel_size`",
+        "each value is written once for each window it is in",
+        "a convolution or pooling reads windows without copies; for windows that do not overlap: `reshape`, or "
+        "a convolution with `stride=kernel_size`",
     ),
     _known(
         "constants",
         r"arange|linspace|eye|tril|triu|tril_indices|triu_indices|hann_window|hamming_window",
         "constants are made",
         "masks, positions and windows are the same in each step",
-        "make them once, in `__init__` with `register_buffer`; a causal mask: `is_causal=True`",
+        "make them once, in `__init__` with `register_buffer`; for a causal mask: `is_causal=True`",
     ),
     _known(
         "value-checks",
         r"isnan|isfinite|isinf|isneginf|isposinf|equal|allclose|isclose",
         "values are checked",
         "each check reads all of them",
-        "every n steps, or of one number, the loss or the gradients' norm, which is infinite or NaN where any is",
+        "check every n steps, or only the loss or the gradients' norm, which is NaN or infinite if any value is",
     ),
     _known(
         "counting",
         r"histc|bincount|histogram\w*|_histogramdd\w*",
         "values are counted into bins",
-        "each goes to a bin by itself, and many to the same one",
-        "every n steps where it is only logged; of a sample of the values",
+        "each is added to its bin separately, many to the same one",
+        "every n steps if only logged; or count a sample of the values",
     ),
     _known(
         "membership",
         r"isin",
-        "values are looked for in a list",
-        "each is compared with each of the list",
-        "a table of booleans that is made once: `is_in[ids]`",
+        "values are searched in a list",
+        "each is compared with each value of the list",
+        "a boolean table made once: `is_in[ids]`",
     ),
     _known(
         "draws",
         r"multinomial|randperm|poisson|binomial|_standard_gamma|_sample_dirichlet",
         "random numbers are drawn from a table or a distribution",
-        "a draw goes through the whole table of weights or rows",
-        "many draws in one call; `torch.searchsorted(cumulative, torch.rand(n))` with sums that are kept; `randint` in "
-        "place of `randperm(n)[:k]` where a row may come twice",
+        "each draw goes through all weights or rows",
+        "many draws in one call; `torch.searchsorted(cumulative, torch.rand(n))` with kept sums; `randint` in "
+        "place of `randperm(n)[:k]` if a row may come twice",
     ),
     replace(
         _known(
             "dropout",
             r"bernoulli_?|native_dropout|NativeDropoutBackward\d",
             "dropout draws its mask number by number",
-            "on the CPU torch draws them one after another, some 9 ns each on one core, four times as long as `rand` "
-            "takes",
-            "`x * torch.rand_like(x).lt_(1 - p).div_(1 - p)` in training: the same but for other draws, in a third of "
-            "the time; on fewer numbers: on the small hidden features, or a mask of whole rows or channels",
+            "on a CPU torch draws them one by one, about 9 ns each on one core, four times as long as `rand`",
+            "`x * torch.rand_like(x).lt_(1 - p).div_(1 - p)` in training: the same but for the draws, in a "
+            "third of the time; or drop fewer numbers: small hidden features, or whole rows or channels",
             "compute",
         ),
         on_a_device=False,
@@ -205,33 +203,33 @@ KNOWN: Final = (
         "renormalized-embedding",
         r"embedding_renorm_",
         "an embedding's rows are renormalized at each lookup",
-        "`max_norm` makes each forward find its rows, measure and write them, on one core",
+        "`max_norm` makes each forward find, measure and write its rows, on one core",
         "`nn.Embedding` without `max_norm`; normalize the table by hand every n steps",
     ),
     _known(
         "sparse-coordinates",
         r"_?coalesce|_to_sparse\w*|to_sparse\w*|_coo_\w+|_sparse_coo_tensor\w*|sparse_mask",
-        "a sparse matrix is sorted or made anew",
-        "one in coordinates (COO) is coalesced, or converted, each time that it is used",
-        "once, before the loop: `matrix.coalesce().to_sparse_csr()`",
+        "a sparse matrix is sorted or converted again",
+        "a COO matrix is coalesced or converted each time it is used",
+        "convert it once, before the loop: `matrix.coalesce().to_sparse_csr()`",
     ),
     _known(
         "slow-convolution",
         r"_?slow_conv\w*|SlowConv\w+Backward\d",
         "a convolution runs in torch's own kernel, sample by sample",
-        "torch takes it where no library has a kernel, as for float64, and on one thread of a CPU for 1x1 convolutions "
+        "torch uses it if no library has a kernel, as for float64, and with one CPU thread for 1x1 convolutions "
         "of fewer than 16 samples",
-        "float32, bf16 or fp16 in place of float64, without dilation in three dimensions, on contiguous tensors; a 1x1 "
-        "one before an upsampling, not right after it (`F.interpolate(self.conv(x), ...)`): fewer pixels, and the same "
-        "result but for rounding",
+        "float32, bf16 or fp16 in place of float64; no dilation in 3-d; contiguous tensors; a 1x1 convolution "
+        "before an upsampling, not after it (`F.interpolate(self.conv(x), ...)`): fewer pixels, the same result "
+        "but for rounding",
         "compute",
     ),
     _known(
         "ctc",
         r"_ctc_loss\w*|CtcLossBackward\d",
         "the CTC loss runs in torch's own kernel",
-        "it goes through time step by step",
-        "cuDNN's: targets on the CPU as int32 in one dimension, lengths on the CPU, `blank=0`, float32 "
+        "it computes time steps one by one",
+        "use cuDNN's: targets on the CPU as int32 in one dimension, lengths on the CPU, `blank=0`, float32 "
         "log-probabilities",
         "launch",
     ),

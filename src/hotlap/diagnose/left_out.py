@@ -28,10 +28,11 @@ def with_left_out(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
         bound="compute",
         share=cost,
         cost_ms=cost * diagnosis.step_ms,
-        title=f"logits of {classes:,} classes for positions that the loss leaves out",
+        title=f"logits of {classes:,} classes are computed at positions that the loss ignores",
         where=place_in(lines.files, (file, line, function)),
-        evidence=f"{share:.0%} of a step's targets are `ignore_index`; logits are {head:.0%} of the forward's products",
-        why="head, softmax and their backward are computed for these positions like for all others",
+        evidence=f"{share:.0%} of a step's targets are `ignore_index`; logits are {head:.0%} of the forward's matrix "
+        "products",
+        why="head, softmax and their backward are computed at these positions too",
         instead="select the labelled positions before the head: `kept = labels != -100`, then "
         "`F.cross_entropy(head(hidden[kept]), labels[kept])`",
         named=True,

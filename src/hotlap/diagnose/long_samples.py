@@ -59,8 +59,8 @@ def with_long_steps(
         if one.id != "long-steps":
             return one
         why = one.why.replace(f"; {WITHOUT_A_PROFILE}", "")
-        alone = ", which others do not reach" if rare else ""
-        evidence = f"{one.evidence}; {share:.0%} of their own code's time is under this line{alone}"
+        alone = ", which other samples do not reach" if rare else ""
+        evidence = f"{one.evidence}; {share:.0%} of their own code's time is spent under this line{alone}"
         found = msgspec.structs.replace(
             one, where=where, why=why, evidence=evidence, bound="input" if asks else one.bound
         )

@@ -23,31 +23,32 @@ MUCH: Final = 0.25
 CAUSAL: Final = Cause(
     "causal-mask",
     "a causal mask is given to attention as a tensor",
-    "with a mask all scores are computed, of which it hides half, it is read for each head, and on a GPU the flash "
-    "kernel, which takes none, is left out",
+    "all scores are computed though the mask hides half, the mask is read for each head, and on a GPU it rules "
+    "out the flash kernel",
     "`F.scaled_dot_product_attention(q, k, v, is_causal=True)` without `attn_mask`",
     "compute",
 )
 PADDED: Final = replace(
     CAUSAL,
-    title="a mask of causality and padding is given to attention as a tensor",
-    instead=CAUSAL.instead + ": rows are filled up at their end, so what comes before never sees the padding, and the "
-    "loss leaves out what comes of it (`ignore_index`)",
+    title="a causal and padding mask is given to attention as a tensor",
+    instead=CAUSAL.instead
+    + ": padding is at the end of rows, so a causal mask hides it from the tokens, and the loss ignores it "
+    "(`ignore_index`)",
 )
 NOTHING: Final = Cause(
     "idle-mask",
-    "attention gets a mask that leaves nothing out",
-    "it is read for each head, and on a GPU the flash kernel, which takes none, is left out",
-    "leave `attn_mask` out where nothing is padded, which the loader knows without a look at the device",
+    "attention gets a mask that hides nothing",
+    "it is read for each head, and on a GPU it rules out the flash kernel",
+    "leave `attn_mask` out if nothing is padded; the loader knows this without reading from the device",
     "compute",
 )
 PARTLY: Final = Cause(
     "hiding-mask",
     "attention computes scores that its mask hides",
-    "with a mask as a tensor all scores are computed, and it is read for each head",
-    "FlexAttention with a block mask (`create_block_mask`), compiled, which leaves hidden blocks out; where rows or "
-    "documents are of several lengths, attention over these alone: nested tensors (`layout=torch.jagged`), "
-    "`varlen_attn`, `flash_attn_varlen_func`",
+    "all scores are computed, and the mask is read for each head",
+    "FlexAttention with a block mask (`create_block_mask`), compiled, which skips hidden blocks; for rows or "
+    "documents of several lengths: nested tensors (`layout=torch.jagged`), `varlen_attn`, "
+    "`flash_attn_varlen_func`",
     "compute",
 )
 CAUSES: Final = {"causal": CAUSAL, "padded": PADDED, "nothing": NOTHING, "partly": PARTLY}
@@ -80,9 +81,8 @@ class Mask(NamedTuple):
         at_all = f"in all of {self.times} calls"
         if self.kind == "partly":
             return f"hide {self.hidden:.0%} of the scores in whole blocks"
-        return (
-            f"{'are the same as none' if self.kind == 'nothing' else 'leave out exactly what comes later'} {at_all}"
-            + (", and padding at the end" if self.kind == "padded" else "")
+        return f"{'change nothing' if self.kind == 'nothing' else 'hide exactly the later positions'} {at_all}" + (
+            ", and padding at the end" if self.kind == "padded" else ""
         )
 
 

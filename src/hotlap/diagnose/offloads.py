@@ -19,8 +19,8 @@ CALLS: Final = (
 FULL: Final = 0.9
 """Of the device's memory, up to which there is room beside the peak."""
 SHORT: Final = (
-    "checkpoint some blocks in place of offloading: to compute them again may take less than the bus does; or offload "
-    "only the largest tensors, on a stream of their own, so that computing hides the copies; or smaller micro-batches"
+    "checkpoint some blocks instead, as recomputing may be faster than copying; or offload only the largest "
+    "tensors, on a separate stream that computing hides; or use smaller micro-batches"
 )
 
 
@@ -43,12 +43,12 @@ def with_memory(finding: Finding, found: Diagnosis, traces: TraceReport, facts: 
     at_once = max(map(bytes_a_step, traces.ranks)) / max(1, round(facts.backwards / max(1, facts.optimizer_steps)))
     said = f"{finding.evidence}; at the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB of its memory are in use"
     if at_once > free:
-        why = "what autograd saves crosses the bus twice; beside the peak the device's memory may not hold all of it"
+        why = "what autograd saves crosses the bus twice; at the peak, the device's memory may not hold all of it"
         return msgspec.structs.replace(finding, evidence=said, why=why, instead=SHORT, named=False)
     return msgspec.structs.replace(
         finding,
-        title="activations wait for the backward in host memory, with memory to spare on the device",
+        title="activations are offloaded to host memory, though the device has memory to spare",
         evidence=said,
-        why="what autograd saves crosses the bus twice, and the device's memory would hold it",
+        why="what autograd saves crosses the bus twice, though it would fit on the device",
         instead=KEEP,
     )

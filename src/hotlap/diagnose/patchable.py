@@ -30,7 +30,7 @@ def with_patch(finding: Finding, folder: Path, cwd: Path) -> Finding:
     text = _line(place, cwd)
     if not FORMS.match(text) or (finding.id == "allocator" and "empty_cache(" not in text):
         return finding
-    told = f"{finding.instead}{TOLD}{shlex.quote(str(folder))} has the diff, or why there is none"
+    told = f"{finding.instead}{TOLD}{shlex.quote(str(folder))} shows the diff, or why there is none"
     return msgspec.structs.replace(finding, instead=told)
 
 

@@ -311,14 +311,14 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
     in_trace = {name: host_ms(rank, ns) for name, ns in traced.items()}
     longest = max(MODEL, key=lambda name: in_trace[name] - plain[name])
     if in_trace[longest] > UNLIKE * plain[longest] + (UNLIKE - 1) * sum(plain.values()):
-        unlike = f"in the profiler's steps the {longest} takes {ms(in_trace[longest])}, so their operations say little"
+        unlike = f"the {longest} takes {ms(in_trace[longest])} in the profiled steps, so their operations say little"
         return msgspec.structs.replace(finding, why=finding.why or unlike)
     part = min(1.0, sum(plain.values()) / sum(in_trace.values())) if sum(traced.values()) else 1.0
     by_name: Counter[str] = Counter()  # the rows are of places
     for row in ops:
         by_name[row.name] += row.ns
     most = by_name.most_common(TOP_OPS)
-    of = f"by the trace of {counted(rank.window.count, 'step')}, all of these together"
+    of = f"most time, in a trace of {counted(rank.window.count, 'step')}"
     said = ", ".join(f"{name} {ms(part * host_ms(rank, ns))}" for name, ns in most)
     multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
     others = (row for row in ops if not MULTIPLY.match(row.name))
@@ -341,7 +341,7 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
         why=finding.why
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "
         + (
-            f"those of less than {SMALL_NS // 1000} us each, which issuing takes, {small:.0%}"
+            f"operations under {SMALL_NS // 1000} us each, mostly spent on issuing them, {small:.0%}"
             if issued
             else "moving data and issuing small operations the rest"
         ),
@@ -395,6 +395,6 @@ def _with_search(finding: Finding, rank: RankTrace, step_ms: float) -> Finding:
     if finding.id != debug_switches.ID or finding.title != debug_switches.ANOMALY or not counts[SEARCHES]:
         return finding
     cost = host_ms(rank, sum(took[name] * min(1.0, counts[SEARCHES] / max(1, counts[name])) for name in SEARCH))
-    said = f"; by the trace its search for NaN alone takes {ms(cost)} of a step, which the phases hold"
+    said = f"; in the trace its check for NaN alone takes {ms(cost)} of a step, included in the phases"
     evidence = finding.evidence.replace(debug_switches.UNTOLD, said)
     return msgspec.structs.replace(finding, share=min(1.0, cost / step_ms), evidence=evidence)

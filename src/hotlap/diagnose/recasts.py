@@ -17,20 +17,20 @@ LEAST: Final = 0.05
 COPIES: Final = frozenset({"aten::copy_", "aten::_to_copy"})
 BY_AUTOCAST: Final = Cause(
     "weights-cast-again",
-    "the same weights are cast again in each call, as autocast is entered anew",
-    "autocast keeps the weights that it has cast until its outermost block ends; entered for each call, it casts all "
-    "of them again, and each cast's backward casts a gradient of that size back",
-    "one `with torch.autocast(...)` around the whole forward and the loss, entered outside of the loop over these "
-    "calls, and none in the module; or the weights kept in bf16",
+    "the same weights are cast again in each call, as autocast is entered again",
+    "autocast caches cast weights only until its outermost block ends; each new block casts all of them again, "
+    "and each backward casts their gradients back",
+    "one `with torch.autocast(...)` around the whole forward and the loss, outside of the loop over these "
+    "calls, and none in the module; or keep the weights in bf16",
     "bandwidth",
 )
 BY_ITSELF: Final = Cause(
     "weights-cast-again",
     "the same weights are cast again in each call",
-    "autocast keeps what it casts of parameters that are trained, while its cache is on; frozen ones, parts of one, "
-    "and what the script casts itself are cast at each use",
-    "frozen modules kept in the type that they compute in, `module.to(torch.bfloat16)`; no `cache_enabled=False`; what "
-    "the script casts: once, before the loop over these calls",
+    "autocast caches casts of trained parameters only; frozen ones, slices of one, and what the script casts "
+    "itself are cast at each use",
+    "keep frozen modules in the type they compute in, `module.to(torch.bfloat16)`; no `cache_enabled=False`; "
+    "cast once, before the loop over these calls",
     "bandwidth",
 )
 
@@ -69,6 +69,6 @@ def again(
         took = min(1.0, share * sum(one.part * copied[one.line] for one in those))
         if took >= LEAST * left:
             times = max(one.times for one in those)
-            said = f"each {times} times before the backward; all but the first, with the gradients' casts, take "
+            said = f"each {times} times before the backward; all casts but the first, with those of gradients, take "
             said += f"{ms(took * step_ms)} a step of copies, estimated from these lines' copies"
             yield cause.finding(took, where, said, took * step_ms)

@@ -1,5 +1,5 @@
 """What a step computes and does not need: the same several times, products with zeros, convolutions tap by tap,
-denormal numbers, products in the dear order."""
+denormal numbers, products in the expensive order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,123 +19,125 @@ LEAST: Final = 0.2
 AGAIN: Final = Cause(
     "computed-again",
     "the same is computed from the same input several times a step",
-    "what comes out is the same each time, and where it has a backward, that runs as often",
-    "compute it once, before the loop, and pass the result on: keys and values of a memory once a sequence, an encoded "
-    "set once a batch; what has gradients serves as `.detach()` where none are wanted; running averages of a BatchNorm "
-    "then count it once",
+    "the result is the same each time; a backward, if any, runs as often",
+    "compute it once, before the loop, and pass the result on: keys and values of a memory once a sequence, an "
+    "encoded set once a batch; reuse it with `.detach()` if no gradients are needed; BatchNorm averages then "
+    "count it once",
     "compute",
 )
 UNUSED: Final = Cause(
     "unused-results",
-    "what is computed with gradients reaches no loss and nothing else",
-    "it is computed, with the graph that a backward would need, and let go",
-    "leave it out where nothing uses it, as a branch of the model whose loss is not trained in this step; what is read "
-    "beside torch, to log or to plot: every n steps, under `torch.no_grad()`",
+    "a result is computed with gradients and never used",
+    "it is computed, with the graph for a backward, and discarded",
+    "leave it out if nothing uses it, such as a branch whose loss is not trained in this step; if only logged "
+    "or plotted: every n steps, under `torch.no_grad()`",
     "compute",
 )
 ZEROED: Final = Cause(
     "zero-weight",
     "a term is multiplied by zero, and is still computed",
-    "what only this product uses is computed forward, and the backward goes through it with gradients of zero; where "
-    "it is finite, zero times it adds nothing",
-    "skip the term where its weight is 0: `if weight: loss = loss + weight * term(...)`; what is only logged: every n "
-    "steps, under `torch.no_grad()`; parameters that only this term trains then have no gradient in place of zeros",
+    "everything that only this product uses is computed, and the backward goes through it with zero gradients; "
+    "if it is finite, it adds nothing",
+    "skip the term where its weight is 0: `if weight: loss = loss + weight * term(...)`; if only logged: every "
+    "n steps, under `torch.no_grad()`; parameters that only this term trains then get no gradient instead of "
+    "zeros",
     "compute",
 )
 GATED: Final = Cause(
     "gated-rows",
     "each expert computes all rows, and most results are multiplied by zero",
-    "the rows that a gate does not keep are computed forward and backward like the others",
-    "each expert only the rows that its gate keeps: `rows = gates[:, i].nonzero().squeeze(1)`, then "
+    "rows that a gate drops are computed forward and backward like the others",
+    "give each expert only the rows that its gate keeps: `rows = gates[:, i].nonzero().squeeze(1)`, then "
     "`out.index_add_(0, rows, gates[rows, i, None] * expert(x[rows]))`; on a GPU, where each `nonzero` waits, "
-    "rows sorted by expert and torch.nn.functional.grouped_mm; heads of tasks that a mask chooses from likewise",
+    "sort rows by expert and use torch.nn.functional.grouped_mm; the same for task heads chosen by a mask",
     "compute",
 )
 SPARSE: Final = Cause(
     "sparse-product",
     "a matrix that is mostly zeros is multiplied as a dense one",
-    "each zero is read and multiplied like the others, forward and backward, though it adds nothing",
-    "once, before the loop, `a = a.to_sparse_csr()`, then `a @ x` in two dimensions (`x.reshape(n, -1)`); or over its "
-    "edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot rows: `F.embedding`; an identity: the other "
-    "matrix alone; counts: `nn.EmbeddingBag`; dropout of its other numbers alone",
+    "zeros are read and multiplied like other numbers, forward and backward, and add nothing",
+    "once, before the loop, `a = a.to_sparse_csr()`, then `a @ x` in two dimensions (`x.reshape(n, -1)`); or "
+    "over its edges `out.index_add_(0, to, x[of] * weight[:, None])`; one-hot rows: `F.embedding`; an identity: "
+    "only the other matrix; counts: `nn.EmbeddingBag`; dropout: only on its nonzero numbers",
     "compute",
 )
 SPARSE_MADE: Final = replace(
     SPARSE,
-    instead="a sparse matrix made of the places of its numbers, in place of `torch.zeros` that are written to: "
-    "`a = torch.sparse_coo_tensor(torch.tensor([rows, columns]), values, (n, m))`, then `a @ x`; or "
-    "`out.index_add_(0, rows, x[columns] * values[:, None])`; sums or means of rows: `F.embedding_bag`; one-hot rows: "
-    "`F.embedding`",
+    instead="make a sparse matrix from indices and values instead of writing into `torch.zeros`: `a = "
+    "torch.sparse_coo_tensor(torch.tensor([rows, columns]), values, (n, m))`, then `a @ x`; or "
+    "`out.index_add_(0, rows, x[columns] * values[:, None])`; sums or means of rows: `F.embedding_bag`; one-hot "
+    "rows: `F.embedding`",
 )
 TAP_BY_TAP: Final = Cause(
     "long-convolution",
     "a convolution with a very long kernel is computed tap by tap",
-    "its work grows with length times taps, by FFT with the length times its logarithm",
-    "by FFT: `torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(k.flip(-1), n), n)`, cut to the length, with n of "
-    "`x.size(-1) + k.size(-1) - 1` or the next power of two; where channels mix, an einsum of both spectra; "
-    "or a shorter kernel, or one with dilation",
+    "its work grows with length times taps; by FFT, with the length times its logarithm",
+    "by FFT: `torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(k.flip(-1), n), n)`, cut to the length, "
+    "with n = `x.size(-1) + k.size(-1) - 1` or the next power of two; if channels mix, an einsum of both "
+    "spectra; or a shorter or dilated kernel",
     "compute",
 )
 DENORMALS: Final = Cause(
     "denormals",
     "denormal numbers",
-    "a CPU, or its library, takes many times as long for an operation with a number too small to be normal (below "
-    "1.2e-38 in float32)",
-    "`torch.set_flush_denormal(True)` at the start of the script, which has zeros made in their place",
+    "CPUs and their libraries are many times slower with denormal numbers (below 1.2e-38 in float32)",
+    "`torch.set_flush_denormal(True)` at the start of the script, which replaces them with zeros",
     "compute",
 )
 HALF: Final = Cause(
     "slow-half",
     "half precision takes longer than float32 on this CPU",
-    "a processor that does not multiply such numbers converts each to float32 and back, in the backward too",
-    "float32 on the CPU: autocast with `enabled=device == 'cuda'`, and no `.half()`; or bfloat16 in place of float16, "
-    "without a GradScaler, where the processor multiplies it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
+    "a processor without instructions for it converts each number to float32 and back, in the backward too",
+    "float32 on the CPU: autocast with `enabled=device == 'cuda'`, and no `.half()`; or bfloat16 without a "
+    "GradScaler, if the processor supports it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
     "compute",
 )
 SAME_ROWS: Final = Cause(
     "same-rows",
     "each row of a batch is computed several times",
-    "the rows were repeated before a part of the model that makes the same of the same rows, forward and backward",
-    "repeat what comes out in place of what goes in, `encoder(x).repeat(k, 1)` or `.repeat_interleave(k, 0)`, and draw "
-    "random numbers, as of a posterior or a dropout, after that",
+    "rows are repeated before a part of the model that computes the same for equal rows, forward and backward",
+    "repeat the output instead of the input, `encoder(x).repeat(k, 1)` or `.repeat_interleave(k, 0)`, and draw "
+    "random numbers (a posterior, dropout) after that",
     "compute",
 )
 NOT_CARRIED: Final = Cause(
     "state-not-carried",
-    "a recurrent net begins anew at each new step of its sequence",
-    "its state after the steps that were there before is known, and is computed again, forward and backward",
+    "a recurrent net restarts at each new step of its sequence",
+    "its state after the earlier steps is known but computed again, forward and backward",
     "carry its state: once `out, state = self.rnn(x)`, then only the new step, `out, state = self.rnn(x_new, state)`",
     "compute",
 )
 ORDER: Final = Cause(
     "product-order",
-    "three matrices are multiplied in the dear order",
-    "the product that is made first is large, and the second makes it small again",
-    "`A @ (B @ C)` in place of `(A @ B) @ C`, or the other way round; `torch.linalg.multi_dot` chooses it; attention "
-    "without a softmax likewise, `q @ (k.mT @ v)`; results differ by rounding",
+    "three matrices are multiplied in the expensive order",
+    "the first product is large, and the second makes it small again",
+    "`A @ (B @ C)` in place of `(A @ B) @ C`, or the other way round; `torch.linalg.multi_dot` chooses the "
+    "order; the same for attention without softmax, `q @ (k.mT @ v)`; results differ by rounding",
     "compute",
 )
 DOUBLE: Final = Cause(
     "promoted-to-double",
-    "numbers of double precision come into the step",
-    "one operand in float64 or complex128 makes all that is computed with it as wide: twice the bytes, half the pace",
-    "make it single where it comes in: `torch.from_numpy(x).float()` or `.to(torch.complex64)`, "
-    "`x.astype(numpy.float32)`, tensors of Python numbers with `dtype=torch.float32`",
+    "double-precision numbers enter the step",
+    "one float64 or complex128 operand makes everything computed from it double precision: twice the bytes, "
+    "half the speed",
+    "convert it where it enters: `torch.from_numpy(x).float()` or `.to(torch.complex64)`, "
+    "`x.astype(numpy.float32)`; for tensors of Python numbers `dtype=torch.float32`",
     "compute",
 )
 SAID: Final = {
-    DOUBLE: "results of {} bits a number; single precision saves at least {} a step",
+    DOUBLE: "its results have {} bits a number; single precision saves at least {} a step",
     ORDER: "{} million; the other order saves {} a step",
-    DENORMALS: "an operation takes {} times as long as with zeros in place of these numbers; they cost {} a step",
+    DENORMALS: "an operation takes {} times as long as with zeros instead; the denormal numbers cost {} a step",
     HALF: "a product takes {} times as long as in float32, which saves {} a step",
-    SAME_ROWS: "each row of a product is there {} times; all but the first take {} a step",
-    NOT_CARRIED: "{} calls a step, each with the sequence of the last and more; to go over it again takes {} a step",
-    AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
-    UNUSED: "no backward goes through {} operations of this call, and nothing else is given what they make; they take "
+    SAME_ROWS: "each row of a product occurs {} times; all but the first take {} a step",
+    NOT_CARRIED: "{} calls a step, each with a longer sequence than the last; computing the old part again takes "
     "{} a step",
-    ZEROED: "only this product, with 0 in the step that was looked at, uses {}; they take {} a step",
-    GATED: "{} modules get the same rows; what is multiplied by zero takes {} a step",
-    SPARSE: "{}% of a matrix that the step does not make are zeros; products and dropout with them take {} a step",
+    AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
+    UNUSED: "no backward goes through {} operations of this call, and nothing else uses their results; they take {} a "
+    "step",
+    ZEROED: "only this product uses {}, and its factor was 0 in the recorded step; they take {} a step",
+    GATED: "{} modules get the same rows; results multiplied by zero take {} a step",
+    SPARSE: "{}% of a constant matrix are zeros; products and dropout with them take {} a step",
     SPARSE_MADE: "{}% of a matrix that the step makes are zeros; products with them take {} a step",
     TAP_BY_TAP: "a kernel of {} taps; FFT saves {} a step",
 }

@@ -49,10 +49,10 @@ TAKEN_OVER: Final = 0.6
 HANDED_OVER: Final = 0.5
 """Of the wait for batches, in which their tensors are taken over from workers, and of what a worker runs, what it hands
 them over: told from here. (A worker that computes under the interpreter's lock makes who asks it for tensors wait.)"""
-LARGER: Final = "make fewer and larger tensors of a sample in `__getitem__`: columns of one"
+LARGER: Final = "return fewer, larger tensors from `__getitem__`: columns of one"
 STACKED: Final = (
-    "stack them in `collate_fn`, so that a batch is a few tensors: `default_collate`, or `torch.stack`; where shapes "
-    "differ `torch.cat` with their lengths, or `pad_sequence`"
+    "stack them in `collate_fn`, so that a batch is a few tensors: `default_collate`, or `torch.stack`; for "
+    "different shapes `torch.cat` with their lengths, or `pad_sequence`"
 )
 CALLS: Final = frozenset({"sync", "allocator"})
 """Findings of a trace about calls in which the host waits."""
@@ -60,8 +60,8 @@ ISSUES: Final = frozenset({"forward", "optimizer", "other"})
 """Phases in which the loop's thread issues work itself."""
 TAKES: Final = re.compile(r"multiprocessing\.|queue\.|selectors\.|threading\.|torch\.")
 """Where a batch of a worker's is waited for and taken over."""
-ITS_OWN: Final = "a sampler runs in the process that trains, for each batch before a worker gets to know of it"
-FOR_MANY: Final = "draw the numbers of many batches at once"
+ITS_OWN: Final = "the sampler runs in the training process, before workers start each batch"
+FOR_MANY: Final = "draw the indices of many batches at once"
 KEPT: Final = 0.2
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
@@ -161,12 +161,12 @@ def _of_tensors(
         finding,
         id="many-tensors",
         named=True,
-        title=f"a batch is {loader.batch_tensors:,} tensors, handed over one by one",
+        title=f"a batch is {loader.batch_tensors:,} tensors, sent one by one",
         where=finding.where if file is None else Place(file=file, line=line, function=function),
-        evidence=f"{finding.evidence}; for {taken:.0%} of the wait they were taken over, and {handed:.0%} of what a "
-        "worker ran was to hand them over",
-        why="each goes through shared memory by itself: its worker makes a file of it and is asked for that, and one "
-        "thread of the process that trains maps one after another, which more workers do not make shorter",
+        evidence=f"{finding.evidence}; for {taken:.0%} of the wait goes to receiving them, and {handed:.0%} of a "
+        "worker's running time to sending them",
+        why="each tensor is sent through its own shared-memory file, and one thread of the training process maps "
+        "them one by one; more workers do not help",
         instead=LARGER if loader.default_collate else STACKED,
         levers=(),
     )
@@ -209,11 +209,11 @@ def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Findin
         cost_ms=kept_ms,
         title="another thread of Python runs beside the loop",
         where=place_in(samples.files, (file, line, function)),
-        evidence=f"it ran {used:.0%} of the time; for {ms(kept_ms)} of a step the loop's thread neither ran nor waited "
-        "for a core or a batch",
+        evidence=f"it ran {used:.0%} of the time; for {ms(kept_ms)} of a step the loop's thread did not run, though it "
+        "waited for neither a core nor a batch",
         why="Python runs one thread at a time: the loop waits for the interpreter's lock (GIL), each time up to 5 ms",
-        instead="let it wait without running, in `queue.Queue(maxsize=n)`, whose `put` and `get` block, or a "
-        "`threading.Event`; what it computes belongs in a process: DataLoader(num_workers=...)",
+        instead="let it block instead of polling, in `queue.Queue(maxsize=n)` or a `threading.Event`; move what it "
+        "computes to a process: DataLoader(num_workers=...)",
         named=True,
     )
 
@@ -262,7 +262,7 @@ def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:
 
 def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
     """What is said of a run without a profile is not said of one with it."""
-    took = "1 look at the profile's stack names" if looks == 1 else f"{looks} looks at the profile's stack name"
+    took = "1 stack sample of the profile names" if looks == 1 else f"{looks} stack samples of the profile name"
     says = "" if finding.evidence != before.evidence else f"; {took} no line"
     return msgspec.structs.replace(finding, why=finding.why.replace(f"; {WITHOUT_A_PROFILE}", says))
 
@@ -506,6 +506,6 @@ def _communication(finding: Finding, inside: str, waits: float, named: bool) -> 
     return msgspec.structs.replace(
         found,
         title=f"waiting for other ranks in {inside}",
-        why="the step can't end before the ranks have agreed, and there is nothing left to compute meanwhile",
-        instead="start buckets while the backward still runs (DistributedDataParallel does); larger buckets",
+        why="the step can't end before all ranks have exchanged, and nothing is left to compute meanwhile",
+        instead="start exchanging buckets during the backward (DistributedDataParallel does); use larger buckets",
     )

@@ -122,23 +122,23 @@ def _of(where: Place, use: Use, adds: bool, part: float, rest: Samples) -> Seldo
     there = f"`if {use.test}:` ({at})" if use.test else f"after the loop, before {at}"
     if adds:
         instead = (
-            f"add up only when it is shown: {there} around {it}, or its call, too, and it is of their batches; or keep "
-            "what it takes, and add up there"
+            f"add up only when it is shown: put {there} around {it} too, so that it counts those batches only; "
+            "or keep its inputs, and add up there"
         )
     elif here and use.test:
         instead = (
-            f"compute {it} only when it is used: move it into {there}; where what it reads changes on the way, as "
-            "gradients do, put it under the same condition in its place"
+            f"compute {it} only when it is used: move it into {there}; if its inputs change before that, as "
+            "gradients do, put the same condition around it here"
         )
     elif here:
         instead = f"compute {it} only once, {there}"
     else:
-        instead = f"compute {it} only when it is used, in {there}; here only keep what it takes"
+        instead = f"compute {it} only when it is used, in {there}; here only keep its inputs"
     done = "numbers are added up" if adds else "a value is computed"
     cause = Cause(
         "seldom-used",
         f"{done} in each step and used only in some",
-        "in all other steps nothing looks at the result",
+        "in all other steps nothing uses the result",
         instead,
     )
     return SeldomUsed(where, cause, f"{part:.0%} of it under such lines, used only {there}", part, rest)

@@ -49,7 +49,7 @@ def shared_gpu(samples: Sequence[TelemetrySample], steps: Sequence[Step], ranks:
         more = [one for one in beyond if one > 0]
         if more and all(facts.memory for facts in own) and len(more) >= LEAST_OF_TIME * len(beyond):
             return (
-                f"another process was on this GPU: up to {(max(more) + OWN_BYTES) / 2**30:.0f} GiB of its memory are "
-                f"not this training's; if it computed, {HOLD_FOR_BOTH}"
+                f"another process was on this GPU: up to {(max(more) + OWN_BYTES) / 2**30:.0f} GiB of its memory "
+                f"are not this command's; if it computed, {HOLD_FOR_BOTH}"
             )
     return ""

@@ -29,13 +29,14 @@ WAITS: Final = (("launch", "launch"), ("host-code", "python"))
 TRAINS: Final = {"backward", "step"}
 SIBLINGS: Final = Cause(
     "one-by-one",
-    "modules of one shape are run one by one in a Python loop",
-    "none needs what the others make, yet each layer of each of them is small operations of its own, forward and "
-    "backward, which take longer to issue than to compute",
-    "stack their weights, and compute all of them with one batched product a layer: `torch.baddbmm(b, x, w)` with w of "
-    "(n, in, out), b of (n, 1, out) and x of (n, rows, in), where all get the same `x.expand(n, -1, -1)`; as they are: "
+    "modules of one shape run one by one in a Python loop",
+    "none needs the others' results, yet each layer of each one is separate small operations, which take longer "
+    "to issue than to compute",
+    "stack their weights and use one batched product a layer: `torch.baddbmm(b, x, w)` with w of (n, in, out), "
+    "b of (n, 1, out) and x of (n, rows, in) (for the same input `x.expand(n, -1, -1)`); without rewriting: "
     "`params, buffers = torch.func.stack_module_state(models)` for the optimizer too, and `torch.vmap` of "
-    "`torch.func.functional_call`; heads that get the same: one layer n times as wide; convolutions: `groups=n`",
+    "`torch.func.functional_call`; heads with the same input: one layer n times as wide; convolutions: "
+    "`groups=n`",
     "launch",
 )
 
@@ -76,9 +77,7 @@ def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None
         if share >= LEAST:
             took_ms = ms(share * step_ms)
             waits = f"the device waits {took_ms} of the step for" if on_device else f"{took_ms} of the step goes to"
-            said = (
-                f"{times} products of one shape, each with weights of its own, called in turn from this loop; {waits} "
-            )
+            said = f"{times} products of one shape, each with its own weights, called from this loop; {waits} "
             said += "what it calls"
             yield SIBLINGS.finding(share, where, said)
 

@@ -22,9 +22,9 @@ OF: Final = ("compute", "launch")
 ISSUED, UPDATES = frozenset(answering("launches")), frozenset(answering("update-launches"))
 """Levers that issue operations at less cost, and those of them that do so for an optimizer's."""
 INSTEAD: Final = (
-    "one operation on the whole tensor in place of the loop: a batched product, `einsum`, an index, `torch.where`, "
-    "`index_add_` or `scatter_reduce` for sums by group, `torch.stack` once "
-    "at the end; what is the same in each step: make it once, in `__init__`, as a buffer"
+    "one operation on the whole tensor in place of the loop: a batched product, `einsum`, an index, "
+    "`torch.where`, `index_add_` or `scatter_reduce` for sums by group, `torch.stack` once at the end; make "
+    "constants once, as buffers in `__init__`"
 )
 INDEXING: Final = re.compile(
     r"aten::(select|slice|narrow|index|item|_local_scalar_dense|unbind|as_strided|(select|slice)_backward)|"
@@ -53,8 +53,8 @@ class Kind:
 
 SMALL: Final = Kind(
     "small-ops",
-    "small operations, one by one in a Python loop",
-    "each of them passes through Python, the dispatcher and autograd, for little work, and its backward does too",
+    "small operations run one by one in a Python loop",
+    "each passes through Python, the dispatcher and autograd for little work, and so does its backward",
     INSTEAD,
     64,
     0.2,
@@ -62,21 +62,21 @@ SMALL: Final = Kind(
 SINGLE: Final = Kind(
     "single-elements",
     "parts of a tensor are taken one by one in a Python loop",
-    "each index is an operation of its own; where it has gradients, its backward makes zeros as large as all of the "
-    "tensor and adds them up",
-    "all of them by one operation, with tensors of indices: `x.gather(1, at[:, None]).squeeze(1)`, "
-    "`x.index_select(0, at)`, `table[rows, columns]`; `x.unbind(0)` for all parts; numbers for Python by one "
-    "`.tolist()`",
+    "each index is a separate operation; with gradients, its backward makes zeros as large as the whole tensor "
+    "and adds them",
+    "take all of them in one operation, with index tensors: `x.gather(1, at[:, None]).squeeze(1)`, "
+    "`x.index_select(0, at)`, `table[rows, columns]`; `x.unbind(0)` for all parts; one `.tolist()` for Python "
+    "numbers",
     64,
     0.1,
 )
 LOOKUPS: Final = Kind(
     "lookups-one-by-one",
-    "embedding lookups, one by one in a Python loop",
-    "each is an operation of its own, for little work, and so are its gradient and the update of its table",
-    "tables of one width as one, `nn.Embedding(sum(sizes), width)`, and one lookup, `table(x + offsets)`, with "
-    "`offsets = torch.tensor([0, *sizes[:-1]]).cumsum(0)` as a buffer; from tables that stay as they are "
-    "`F.embedding(x + offsets, torch.cat([one.weight for one in tables]))`",
+    "embedding lookups run one by one in a Python loop",
+    "each is a separate small operation, and so are its gradient and the update of its table",
+    "merge tables of one width, `nn.Embedding(sum(sizes), width)`, and use one lookup, `table(x + offsets)`, "
+    "with `offsets = torch.tensor([0, *sizes[:-1]]).cumsum(0)` as a buffer; to keep the tables: `F.embedding(x "
+    "+ offsets, torch.cat([one.weight for one in tables]))`",
     16,
     0.1,
 )
@@ -122,7 +122,7 @@ def _dearest(rank: RankTrace, those: Sequence[HostTime], general: Finding) -> It
             title=kind.title,
             where=max(rows, key=lambda row: row.ns).where,
             evidence=f"{most.count // steps:,} calls of {most.name} a step at one line; in such loops of this function "
-            f"the host spends {share:.0%} of its time in the model, {ms(cost_ms)} a step, their backward with it",
+            f"the host spends {share:.0%} of its time in the model, {ms(cost_ms)} a step with their backward",
             why=kind.why,
             instead=kind.instead,
             levers=tuple(one for one in general.levers if one in ISSUED and one not in UPDATES),

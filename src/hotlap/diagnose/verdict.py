@@ -29,7 +29,7 @@ from .source import reading_here
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
-MEND: Final = "mend what made the command fail (its own error says it), then run again"
+MEND: Final = "fix the command's own error, then run again"
 
 
 def verdict_here(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
@@ -85,12 +85,14 @@ def judged(folder: Path, traces: TraceReport | None = None, ours: bool = False) 
         return None, str(error)
 
 
-def _not_taken(rank: RankFolder) -> str | None:
+def _not_taken(run: RunFolder, rank: RankFolder) -> str | None:
     """What a profile that was asked for does not show, and why; None where all is there, or none was asked for."""
     profile = rank.document(Profile)
+    if profile is None and run.profiled and not (run.traces or rank.profiled):
+        return "no profile was taken: the process was ended before its steps were profiled"
     if profile is None or (profile.file is not None and not profile.note):
         return None
-    said = "no profile was taken" if profile.file is None else "the profile is not whole"
+    said = "no profile was taken" if profile.file is None else "the profile is incomplete"
     return f"{said}: {profile.note}" if profile.note else said
 
 
@@ -104,7 +106,7 @@ def without_untold(finding: Finding) -> Finding:
 
 def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
     found, rank = diagnose(run.path), run.rank(0)
-    if (why := _not_taken(rank)) is not None:
+    if (why := _not_taken(run, rank)) is not None:
         found = msgspec.structs.replace(found, unknown=(*found.unknown, why))
     if run.profiled:
         found = msgspec.structs.replace(found, findings=tuple(map(without_untold, found.findings)))

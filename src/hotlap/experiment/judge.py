@@ -27,8 +27,8 @@ NUDGES: Final = {
 """Each size has signs of its own (`agent.probe.nudge`)."""
 REDRAWS: Final = {"redrawn twin": 4049, "second redrawn twin": 8101}
 """Added to the seed."""
-SAME_RANDOM: Final = "in a run of its own that draws the same random numbers as without the lever"
-RESIZED: Final = "not compared: a step holds other samples, as was asked for, so losses step by step say nothing"
+SAME_RANDOM: Final = "in a separate run that draws the same random numbers as without the lever"
+RESIZED: Final = "not compared: steps have other samples, as you allowed, so their losses do not compare"
 Run = Callable[[str, Sequence[records.Lever], Special], Trial]
 
 

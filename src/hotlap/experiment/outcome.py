@@ -25,6 +25,8 @@ from .watch import NONE, Spare, lacks_memory, left_out
 EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 WITHIN: Final = re.compile(r"\): got (\w+\(.+\))$", re.MULTILINE)
 """The error that an op raised as it was traced by the compiler, whose own says nothing."""
+CAUGHT: Final = re.compile(r"Caught \w+ in (DataLoader worker process \d+)\.$")
+"""How torch raises again in the process that trains what was raised in a worker."""
 FRAME: Final = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
 CHILD: Final = re.compile(r"Process \S+:$")
 """What `multiprocessing` says of a process that an exception ended; the command itself may end with 0."""
@@ -86,7 +88,8 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
 
 def error_in(tail: Sequence[str]) -> str:
     """What the end of a command's output says of its error: the exception below the last traceback, with the one that
-    it names in turn; else the last line. torchrun's own, that a process failed, comes after those of the processes."""
+    it names in turn, and the loader worker that it is of; else the last line. torchrun's own, that a process failed,
+    comes after those of the processes."""
     lines = [RANK.sub("", line) for line in tail]
     at = _exception(lines)
     if at is None:
@@ -96,7 +99,9 @@ def error_in(tail: Sequence[str]) -> str:
     if within:
         return f"{said.partition(':')[0]}: {within[1]}"
     below = lines[at + 1].strip() if at + 1 < len(lines) else ""
-    return f"{said} {below}" if said.endswith(":") and below else said
+    said = f"{said} {below}" if said.endswith(":") and below else said
+    caught = [found[1] for line in lines[:at] if (found := CAUGHT.search(line))]
+    return f"{said} (in {caught[-1]})" if caught else said
 
 
 def raised_at(tail: Sequence[str]) -> Place | None:
@@ -161,12 +166,12 @@ def _measure(folder: Path) -> Reading:
 def _too_few(rank: Rank) -> str:
     """Why the steps of a trial can't be measured, who ended it, and what to do."""
     steady = rank.steady
-    note = f", as {steady.evaluations} held an evaluation, which are left out" if steady.evaluations else ""
+    note = f"; {steady.evaluations} with an evaluation are left out" if steady.evaluations else ""
     if rank.facts is not None and rank.facts.stopped:
-        ended = "hotlap ended the command itself; with a larger --budget it runs longer"
+        ended = "hotlap ended the command; a larger --budget lets it run longer"
     else:
         rarer = ", or evaluate less often" if note else ""
-        ended = f"the command ended by itself; let it make more steps{rarer}"
+        ended = f"the command ended by itself; let it run more steps{rarer}"
     return f"only {len(steady.steps)} steady steps of {steady.seen}{note}; {ended}"
 
 

@@ -73,13 +73,13 @@ class Twins:
     """The bare command and the trial again, both with `levers._pinned_draws`."""
 
 
-NUDGED: Final = "a nudge of the weights by one bfloat16 rounding does to it"
-PINNED: Final = "with the random draws of each sample pinned"
+NUDGED: Final = "nudging the weights by one bfloat16 rounding changes"
+PINNED: Final = "with the same random draws for each sample"
 SAMPLES_SAID: Final = {
     "none": "no loader, so its samples were not compared",
     "same": "the same samples in the same order",
-    "labels": "the same labels in the same order; random transforms drew other numbers",
-    "floats": "as many samples, whose random transforms drew other numbers (there are no labels to tell them by)",
+    "labels": "the same labels in the same order; random transforms differ",
+    "floats": "as many samples; random transforms differ, and there are no labels to compare",
     "other": "other samples, or in another order",
 }
 
@@ -141,7 +141,7 @@ def _with_twins(rule: Rule, base: Evidence, trial: Evidence, noise: "Limits", tw
         # Few twins say little of the spread of single numbers, so these may always differ as numeric levers may.
         limits = limits.widest(Limits.stated(0.0))
         wide = _widened(limits, found, base, twins.redrawn, later=True)
-        allowed = f"{TWIN_FACTOR:g} times what other random draws do to the bare command"
+        allowed = f"{TWIN_FACTOR:g} times what other random draws change in the bare command"
         level = "redraw"
     elif rule.numeric or _grown(noise, base, trial):
         wide = _widened(limits, found, base, twins.nudged)
@@ -149,11 +149,11 @@ def _with_twins(rule: Rule, base: Evidence, trial: Evidence, noise: "Limits", tw
         level = "numeric" if rule.numeric else "run-to-run"
     else:
         worst = noise.worst(found)
-        return _parity(False, "exact", f"not equal, and {worst} is beyond run-to-run noise", found, noise.loss, seen)
+        return _parity(False, "exact", f"not equal, and beyond run-to-run noise: {worst}", found, noise.loss, seen)
     if wide is None:
-        return _parity(False, level, "the twin runs that would show the script's own spread failed", found, None, seen)
+        return _parity(False, level, "the extra runs that measure the script's own spread failed", found, None, seen)
     if wide.loss <= limits.loss:  # the twins widened other limits
-        allowed = f"{allowed}, or {limits.loss:.1%} of the loss, which is allowed without"
+        allowed = f"{allowed}, or {limits.loss:.1%} of the loss, which is always allowed"
     return _within(level, allowed, found, wide, seen)
 
 
@@ -187,7 +187,7 @@ def _pinned(
         wide = _widened(limits, found, base, twins.nudged)
         if wide is not None:
             return _within("redraw", f"{TWIN_FACTOR:g} times what {NUDGED} ({PINNED})", found, wide, seen)
-    return _within("redraw", f"what is allowed ({PINNED})", found, limits, seen)
+    return _within("redraw", f"the limits ({PINNED})", found, limits, seen)
 
 
 def _within(level: str, allowed: str, found: Gaps, limits: "Limits", seen: str) -> Parity:
@@ -212,7 +212,7 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
     if any(math.isnan(x) for row in trial.losses[steps:] for x in row):
         return "the loss is not finite after the compared steps"
     if _calls(base) == _calls(again) != _calls(trial):
-        return f"{_calls(trial):g} backward calls a step where the command makes {_calls(base):g}"
+        return f"{_calls(trial):g} backward calls a step, the command makes {_calls(base):g}"
     if _clips(base) & _clips(again) & _clips(trial, whether=False):
         return "the command clips its gradients before the first update, and the trial does not"
     if base.draws and again.draws and trial.draws is False:

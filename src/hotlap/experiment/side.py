@@ -50,7 +50,7 @@ PROBE_STEPS: Final = 4
 CROWDED: Final = 0.25
 """Of the seconds until sides stand: who stood still for more of them, for others' threads, was not at it with them."""
 TRIALS, TURNS = JOURNALS = "trials.jsonl", "turns.jsonl"
-TOO_LONG: Final = "its steps took too long"
+TOO_LONG: Final = "its steps were too slow"
 BY_ITSELF: Final = "the command ended by itself"
 END_S: Final = 6.0
 """A side that is told to end has so long before it is ended hard; all that is known of it is on disk."""

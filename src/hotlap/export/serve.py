@@ -53,7 +53,7 @@ def in_one_file(path: Path) -> Iterator[Path]:
     paths = []
     for number, file in enumerate(trace_files(path)):
         if not (path / file.name).is_file():
-            raise RecordError(f"{path} has {file.name}, which is no file of it; unpack it first")
+            raise RecordError(f"{path} has {file.name}, which is not a file in it; unpack it first")
         paths.append((number if file.rank is None else file.rank, path / file.name))
     if len(paths) == 1:
         yield paths[0][1]

@@ -39,8 +39,8 @@ def write(series: Series, path: Path) -> list[str]:
     run = series.run
     if run.versions is None:
         raise RecordError(
-            f"{series.folder.file(Run)} has no versions (nothing was seen in the run, or it is of an older hotlap), "
-            "so there is nothing to pin. Run the command again"
+            f"{series.folder.file(Run)} has no versions to pin: nothing was seen in the run, or it is of an "
+            "older hotlap. Run the command again"
         )
     pins, left_out = requirements(run.versions)
     write_atomic(path / "requirements.txt", "".join(f"{line}\n" for line in pins).encode())
@@ -69,7 +69,7 @@ def requirements(versions: Versions) -> tuple[list[str], list[str]]:
         lines += [f"--extra-index-url {INDEX}/{build}"] if build else []
         lines.append(f"torch=={versions.torch}")
     else:
-        left_out.append(f"torch {versions.torch}: it is no release that can be installed by its version")
+        left_out.append(f"torch {versions.torch}: not a release, so it can't be installed by version")
     for name, version in versions.packages.items():
         if name in OF_TORCH:
             continue
@@ -77,7 +77,7 @@ def requirements(versions: Versions) -> tuple[list[str], list[str]]:
         if known and NAME.fullmatch(name) and VERSION.fullmatch(version):
             lines.append(f"{name}=={version}")
         else:
-            left_out.append(f"{name} {version}: no version that an index has")
+            left_out.append(f"{name} {version}: this version is in no package index")
     return lines, left_out
 
 
@@ -115,9 +115,13 @@ def _not_pinned(run: Run, versions: Versions) -> Iterator[str]:
         dirty = ", with changes that it does not have" if machine.git_dirty else ""
         yield f"the source: git commit {machine.git_commit}{dirty}, mounted from {run.cwd}"
     else:
-        yield f"the source, mounted from {run.cwd}: of no git commit"
+        yield f"the source, mounted from {run.cwd}: not in a git commit"
     yield "data and files elsewhere, libraries of the system"
-    yield "packages that the process had not imported" if versions.packages else "packages but torch: the run told none"
+    yield (
+        "packages that the process had not imported"
+        if versions.packages
+        else "packages other than torch: the run recorded none"
+    )
     if run.levers:
         names = ", ".join(lever.name for lever in run.levers)
         yield f"levers of hotlap's that were in: {names} (hotlap run --recipe, or hotlap patch)"
@@ -129,13 +133,13 @@ def _variables(environment: Environment) -> tuple[dict[str, str], list[str]]:
     allowed = variables(environment.variables)
     for name, value in environment.variables.items():
         if name not in allowed or not VARIABLE.fullmatch(name):
-            left_out.append(f"the variable {name}: not one that a record may hold")
+            left_out.append(f"the variable {name}: records may not contain it")
         elif len(value) >= LONGEST_VALUE:
             left_out.append(f"{name}: the record has only its beginning")
         elif not value.isprintable() or not value.isascii():
-            left_out.append(f"{name}: its value can't be written in a line")
+            left_out.append(f"{name}: its value does not fit on one line")
         elif "/" in value:
-            left_out.append(f"{name}={value}: a path of that machine")
+            left_out.append(f"{name}={value}: a path on that machine")
         else:
             settings[name] = value
     return settings, left_out

@@ -30,7 +30,7 @@ def write(series: Series, path: Path) -> list[str]:
                 found = scalars(step, series.clock)
                 known = (found.get(name, "") for name in COLUMNS)
                 table.writerow((rank.number, step.step, step.time, step.kind, step.samples, *known))  # None is empty
-    return [f"{path}: a line a step"]
+    return [f"{path}: one line for each step"]
 
 
 TARGET = Target("csv", ".csv", write)

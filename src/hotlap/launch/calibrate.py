@@ -32,4 +32,4 @@ def measured_peaks(python: Sequence[str]) -> Peaks:
     try:
         return msgspec.json.decode(done.stdout, type=Peaks)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NothingMeasured(f"`{' '.join(python)}` printed something else than a measurement: {error}") from error
+        raise NothingMeasured(f"`{' '.join(python)}` printed no measurement: {error}") from error

@@ -156,7 +156,7 @@ class Front:
         try:
             self.process.wait(finish_s)
         except subprocess.TimeoutExpired:
-            why = f"it was ended: {finish_s:.0f} s after the command it was still at work"
+            why = f"it was ended, as it still ran {finish_s:.0f} s after the command's end"
         except KeyboardInterrupt:
             why = "it was ended by Ctrl-C before it had written what it recorded"
         self.end()
@@ -188,7 +188,7 @@ def _handed_over(line: socket.socket, told: Mapping[str, object]) -> Relayed:
         return Relayed(line, int(value), rest)
     line.close()
     # Not NotStarted: it may have run, and never runs twice.
-    raise CommandNotRunnable(f"{told['program']}: {value or 'what was to start it behind the profiler was killed'}")
+    raise CommandNotRunnable(f"{told['program']}: {value or 'the helper that starts it under the profiler was killed'}")
 
 
 def _stream(number: int, stack: contextlib.ExitStack) -> int:

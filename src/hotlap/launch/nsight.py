@@ -51,8 +51,10 @@ def find(name: str) -> str:
     places = [str(place) for pattern in PLACES[name] for place in sorted(ROOT.glob(pattern), reverse=True)]
     found = found or next((place for place in places if os.access(place, os.X_OK)), None)
     if found is None:
-        where = "Nsight Systems" if name == "nsys" else "Nsight Compute, which is part of the CUDA toolkit"
-        raise CommandNotFound(f"--with {name}: {name} is neither on PATH nor where its packages put it; it is {where}")
+        where = "Nsight Systems" if name == "nsys" else "Nsight Compute, in the CUDA toolkit"
+        raise CommandNotFound(
+            f"--with {name}: {name} was not found on PATH nor where its packages install it; it is part of {where}"
+        )
     return found
 
 
@@ -100,7 +102,7 @@ class Nsight:
                 table = self.name == "ncu"
                 out = stack.enter_context((self.folder / NCU_FILE).open("wb")) if table else errors
             except OSError as error:
-                raise NotStarted(f"its output has no place: {error.strerror or error}") from error
+                raise NotStarted(f"its output can't be written: {error.strerror or error}") from error
             yield out, errors
 
     def _note(self, what: str) -> None:

@@ -53,4 +53,4 @@ def counting(perf: str | None, pid: int, path: Path) -> Iterator[None]:
 def why_not(folder: Path) -> str:
     """What perf said first, for a run without counters."""
     said = RunFolder(folder).text("perf.txt")
-    return said[0][:200] if said else "the command ended before perf had begun"
+    return said[0][:200] if said else "the command ended before perf had started"

@@ -163,7 +163,7 @@ def why_not(folder: Path) -> str:
     """Why a run has nothing of py-spy: in its words, and what to allow."""
     lines = RunFolder(folder).text(PY_SPY_SAID, LARGEST)
     said = [line.removeprefix("Error: ") for line in lines if line.startswith((OWN, "Error: "))]
-    last = said[-1].removeprefix(OWN)[:200] if said else "the command ended before py-spy had begun"
+    last = said[-1].removeprefix(OWN)[:200] if said else "the command ended before py-spy had started"
     allow = _to_allow(any(map(REFUSED.search, said))) if said else ""
     return f"{last}; {allow}" if allow else last
 

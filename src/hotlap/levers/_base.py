@@ -141,7 +141,8 @@ class Lever:
     their pace, beyond those of others. switchable: it can be put in and taken out between two steps of a live process
     (`Seams.switch`, and `undo` of the others): no environment variables, nothing of a loader. memory_order: where
     memory counts, levers come by it, from those that make a step shorter or little longer to those that cost most time;
-    100 where the lever is not known to save any. eager: it can not be used with levers that compile. unwritten: of a
+    100 where the lever is not known to save any. eager: it can not be used with levers that compile. signs: words that
+    an error has which it may be the cause of, so that it is suspected first where several were in. unwritten: of a
     lever without a rule in `patch/rules`, why it has none.
     """
 
@@ -162,6 +163,7 @@ class Lever:
     switchable: ClassVar[bool] = False
     memory_order: ClassVar[int] = 100
     eager: ClassVar[bool] = False
+    signs: ClassVar[tuple[str, ...]] = ()
     unwritten: ClassVar[Unwritten | None] = None
 
     def excluding(self, other: "Lever") -> bool:
@@ -205,7 +207,7 @@ class Lever:
         """Why it can't be used on this machine, as far as the machine alone tells; None if it can. For recipes."""
         if not self.needs_gpu or environment.gpus or environment.driver:
             return None
-        return "this machine shows no NVIDIA GPU"
+        return "no NVIDIA GPU was found on this machine"
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Environment variables to set before the command starts."""

@@ -18,7 +18,7 @@ TYPES: Final = {"float32", "float64", "float16", "bfloat16"}
 def unfit(optimizer: "OptimizerFacts") -> str | None:
     """Why the parameters of an optimizer are none for a fused kernel; None if they are."""
     if optimizer.sparse:
-        return f"{optimizer.name} gets sparse gradients, which the fused kernel does not take"
+        return f"{optimizer.name} gets sparse gradients, which the fused kernel does not support"
     if len(optimizer.devices) != 1:
         return f"the parameters of {optimizer.name} lie on {len(optimizer.devices)} devices"
     if not set(optimizer.dtypes) <= TYPES:
@@ -35,11 +35,11 @@ def fuse(optimizer: Any) -> str | None:
     if kind.__name__ not in FUSED or not kind.__module__.startswith("torch.optim"):
         return f"{kind.__name__} has no fused implementation"
     if any(group.get("differentiable") or _dampens(group) for group in optimizer.param_groups):
-        return f"{kind.__name__} is differentiable, or dampens its momentum"
+        return f"{kind.__name__} is differentiable, or uses dampening"
     if len({p.device for p in parameters}) != 1 or any(not p.is_floating_point() for p in parameters):
-        return f"the parameters of {kind.__name__} lie on several devices, or are none of floating point"
+        return f"the parameters of {kind.__name__} lie on several devices, or are not floating point"
     if any(p.grad is not None and p.grad.layout != torch.strided for p in parameters):
-        return f"{kind.__name__} gets sparse gradients, which the fused kernel does not take"
+        return f"{kind.__name__} gets sparse gradients, which the fused kernel does not support"
     if not hasattr(optimizer, FLAGS):
         setattr(optimizer, FLAGS, _Flags(optimizer))
     for group in (*optimizer.param_groups, optimizer.defaults):  # groups that are added later take the defaults

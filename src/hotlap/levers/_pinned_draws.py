@@ -27,7 +27,7 @@ class PinnedDraws(Lever):
     """Seed every generator by a sample's position in the dataset before it is fetched."""
 
     name = NAME
-    meaning = "the random draws of each sample depend on the sample alone"
+    meaning = "each sample's random draws depend only on the sample"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         kind = internals().MapFetcher

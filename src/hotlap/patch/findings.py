@@ -25,12 +25,12 @@ from .patch import Patched, patched
 from .waits import REWRITES
 from .waits._base import Change, Wait
 
-CHANGED: Final = "the file was changed after the run: see that this is still the line that waited"
-MOVED: Final = "the line is not in `{}` now; run and profile the command again"
+CHANGED: Final = "the file changed after the run; check that this is still the line that waited"
+MOVED: Final = "the line is no longer in `{}`; run and profile the command again"
 DECIDES: Final = "what the script does next depends on the value"
-RETURNED: Final = "the value is returned, and who takes it may want a number"
-CALLED: Final = "what is called here may do more than show the value"
-ELSE: Final = "no other form of this line is known that surely computes the same"
+RETURNED: Final = "the value is returned, and the caller may need a number"
+CALLED: Final = "the call may do more than show the value"
+ELSE: Final = "hotlap knows no other form of this line that surely computes the same"
 
 
 def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
@@ -84,7 +84,7 @@ class _Work:
         if place is None or place.line is None:
             raise CannotTell("the run does not know the line; profile it with hotlap run --profile")
         if source is None:
-            raise CannotTell("the file is none of yours that this command runs or imports from its folder")
+            raise CannotTell("the file is not one that this command runs or imports from its folder")
         node = _at_line(source, place.line)
         scope = source.scope(node)
         named = [part for part in (place.function or "").split(".") if not part.startswith("<")]  # as `qualname` has it
@@ -99,7 +99,7 @@ class _Work:
         try:
             replaced(source, outcome.changes)
         except Unreadable as error:
-            raise CannotTell(f"what it would write is no Python: {error}") from error
+            raise CannotTell(f"the result would not be valid Python: {error}") from error
         self.changes.put(source, outcome.changes)
         return outcome
 

@@ -26,7 +26,7 @@ from .rules import all_rules
 from .rules._base import CannotWrite, Edit
 from .rules._unwritten import unwritten
 
-DRAWS = "dropout and the like draw other random numbers with it, as they do under the recipe"
+DRAWS = "dropout and the like draw other random numbers, as under the recipe"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
     words = tuple(command) or recipe.command
     if not words:
         raise UsageError(
-            f"{recipe_path} does not hold its command. Give it: hotlap patch {recipe_path} python train.py"
+            f"{recipe_path} does not name its command. Give it: hotlap patch {recipe_path} python train.py"
         )
     facts = facts_beside(recipe_path)
     before = read_project(words, cwd, None if command else cwd)
@@ -128,7 +128,7 @@ def _apply(places: Places, name: str, settings: dict[str, Any]) -> Edit:
     try:
         edit = rule.edit(places, settings)
     except Unreadable as error:
-        raise CannotWrite(f"what it would write is no Python: {error}") from error
+        raise CannotWrite(f"the result would not be valid Python: {error}") from error
     if not edit.already and _draws_otherwise(places, name, settings):
         return replace(edit, notes=(*edit.notes, DRAWS))
     return edit
@@ -198,12 +198,12 @@ def apply(patched: Patched, force: bool) -> None:
         uncommitted = [source.shown for source in patched.changed if not _is_committed(source.path)]
         if uncommitted:
             raise UsageError(
-                f"{', '.join(uncommitted)}: not committed to git as it is, so the patch could not be told from your "
-                "own changes. Commit it first, or give --force"
+                f"{', '.join(uncommitted)}: not committed as it is now, so the patch would mix with your "
+                "changes. Commit it first, or give --force"
             )
     for source in patched.changed:
         if read_bytes(source.path) != patched.before.sources[source.path].data:
-            raise RecordError(f"{source.shown} changed while it was patched; nothing is written. Run it again")
+            raise RecordError(f"{source.shown} changed during patching, so nothing was written. Run it again")
     done: list[Path] = []
     try:
         for source in patched.changed:

@@ -117,7 +117,7 @@ class _Verification:
         """Why a start was not measured."""
         said = trial.why or trial.outcome
         if trial.outcome == "memory" and trial.id:
-            said = f"it does not fit in memory beside the others, which are alive at once ({said})"
+            said = f"it does not fit in memory together with the others ({said})"
         output = self.bench.run(trial).output
         return f"a run of the {what} was not measured: {said} (see {output})"
 

@@ -21,7 +21,7 @@ def read_perf(path: Path) -> PerfStat:
     """Raises RecordError where there is no counter in it."""
     with unable(f"read {path}"):
         if path.stat().st_size > MOST_BYTES:
-            raise RecordError(f"{path} is larger than {MOST_BYTES >> 20} MiB; no summary of `perf stat` is")
+            raise RecordError(f"{path} is larger than {MOST_BYTES >> 20} MiB; a summary of `perf stat` is smaller")
         text = path.read_text(encoding="utf-8", errors="replace")
     counters: dict[str, float] = {}
     unknown: dict[str, None] = {}

@@ -120,7 +120,7 @@ class Interrupted(HotlapError):
 
 EXIT_CODES: dict[int, str] = {
     0: "done (for `run`: the command's own exit code)",
-    121: "`run --steps`: the command did not end by itself after its steps, so it was ended; a file may be cut short",
+    121: "`run --steps`: hotlap had to end the command after its steps; a file it was writing may be cut short",
     122: "no training step was seen, or too few to measure",
     123: "the command itself fails, so tune has nothing to compare",
     125: "hotlap could not do it: bad option, bad file, existing folder, full disk",

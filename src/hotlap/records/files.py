@@ -115,9 +115,11 @@ def new_folder(path: Path) -> Path:
             path.mkdir()
         except FileExistsError:
             if not path.parent.is_dir():
-                raise RecordError(f"cannot make {path}: {path.parent} is no folder. Give --out another one") from None
+                raise RecordError(
+                    f"cannot make {path}: {path.parent} is not a folder. Give --out another one"
+                ) from None
             if not path.is_dir() or any(path.iterdir()):
-                raise RecordError(f"{path} exists; nothing is overwritten. Give --out another folder") from None
+                raise RecordError(f"{path} exists and was not overwritten. Give --out another folder") from None
     return path
 
 
@@ -147,7 +149,7 @@ def read_recipe(path: Path) -> Recipe:
     except RecordError as error:
         raise RecipeError(str(error)) from error
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not TOML, an integer of 5000 digits
-        raise RecipeError(f"{path} is not TOML: {error}") from error
+        raise RecipeError(f"{path} is not valid TOML: {error}") from error
     version = raw.get("format")
     if version != RECIPE_FORMAT:
         raise RecipeError(

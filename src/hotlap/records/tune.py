@@ -58,12 +58,12 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
         if self.allowed is None:
             return ""
         if self.allowed > WEAK:
-            return f"a weak test: {self.allowed:.0%} of the loss is allowed, so its losses can hide a fault"
+            return f"a weak test: {self.allowed:.0%} of the loss is allowed, which can hide a fault"
         if self.change is None or self.change >= self.allowed or (self.loss_gap or 0.0) <= NEAR * self.change:
             return ""
         return (
-            f"a weak test: the loss itself changes by {self.change:.1%} over these steps, and {self.allowed:.1%} is "
-            "allowed, so it can hide a fault"
+            f"a weak test: the loss changes by only {self.change:.1%} over these steps and {self.allowed:.1%} is "
+            "allowed, which can hide a fault"
         )
 
 

@@ -18,7 +18,7 @@ def compare_screen(found: RunDiff) -> RenderableType:
     """Both runs' step times, and a row for each thing that differs."""
     return Screen(
         labelled([("before", _step(found.before, found.before_step)), ("after", _step(found.after, found.after_step))]),
-        plain("one run each: the difference may have other causes; hotlap tune proves", "dim"),
+        plain("one run each, so the difference may have other causes; only hotlap tune proves a gain", "dim"),
         Text(),
         *_differences(found),
         labelled(("unknown", plain(text)) for text in found.unknown),
@@ -31,7 +31,9 @@ def _step(folder: str, diagnosis: Diagnosis | None) -> RenderableType:
 
 def _differences(found: RunDiff) -> Iterator[RenderableType]:
     if not found.differs:
-        yield plain("nothing that both recorded differs: machine, driver, versions, variables, source, command, levers")
+        yield plain(
+            "no difference in what both recorded: machine, driver, versions, variables, source, command, levers"
+        )
         return
     table = columns("differs", "before", "after", wide=("differs", "before", "after"))
     for one in found.differs:

@@ -39,7 +39,10 @@ def _headline(patch: Patch) -> str:
 def _of_run(patch: Patch, done: str) -> str:
     waits, rewritten = number(len(patch.findings), "wait"), sum(bool(item.written) for item in patch.findings)
     if not patch.findings:
-        return f"no finding of {patch.run} is a wait for the device; hotlap run --profile looks for them, on CUDA"
+        return (
+            f"{patch.run} has no finding that the host waits for the device. On CUDA, hotlap run --profile looks for "
+            "such waits"
+        )
     return f"{rewritten} of {waits} {done}" if rewritten else f"none of {waits} can be rewritten"
 
 

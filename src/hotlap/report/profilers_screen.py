@@ -48,7 +48,7 @@ def ncu_screen(kernels: Sequence[KernelCounters], rows: int, most: int | None = 
 def _launches(measured: int, most: int | None) -> str:
     """How many there are, and whether there may have been more."""
     said = f"{measured:,} kernel {'launch' if measured == 1 else 'launches'} measured"
-    return f"{said}, the most that hotlap asks ncu for: any later ones are not in here" if measured == most else said
+    return f"{said}, the most that hotlap asks ncu for; later ones are missing" if measured == most else said
 
 
 def _percent(value: float | None) -> str:
@@ -91,7 +91,7 @@ def perf_screen(stat: PerfStat) -> RenderableType:
         rows.append(("instructions a cycle", f"{stat.instructions_per_cycle:.2f}"))
     rows += [(name.replace("-", " "), f"{stat.counters[name]:,.0f}") for name in EVENTS if name in stat.counters]
     if stat.running < 100:
-        rows.append(("counted in", f"{stat.running:.0f}% of the time at least, and scaled by perf"))
+        rows.append(("counted in", f"{stat.running:.0f}% of the time or more, scaled to all of it by perf"))
     if stat.unknown:
         rows.append(("not counted here", ", ".join(stat.unknown)[:200]))
     return Screen(Text("perf stat, the whole command", "dim"), labelled((label, plain(said)) for label, said in rows))
@@ -115,7 +115,7 @@ def py_spy_screen(seen: PySpy, rows: int) -> RenderableType:
 
 
 def _line(line: SpyLine) -> str:
-    return "no line of yours" if line.where is None else place_text(line.where, str(Path.cwd()))
+    return "not your code" if line.where is None else place_text(line.where, str(Path.cwd()))
 
 
 def _inner(line: SpyLine) -> Text:
@@ -125,13 +125,13 @@ def _inner(line: SpyLine) -> Text:
 def _looks(seen: PySpy, rows: int) -> list[str]:
     """What the shares are of, and what stands against them."""
     threads = f"the main threads of {len(seen.pids)} processes" if len(seen.pids) > 1 else "the main thread"
-    late = f"behind {number(seen.late, 'time')}, by up to {seen.late_s:.2f} s" if seen.late else "never behind by 1 s"
+    late = f"late {number(seen.late, 'time')}, by up to {seen.late_s:.2f} s" if seen.late else "never late by 1 s"
     more = len(seen.lines) - rows, len(seen.beside) - rows
     return [
-        f"{number(seen.samples, 'sample')} of {threads}, waits too, {PY_SPY_RATE} a second were asked for",
-        "read while it runs: calls of microseconds are seen too seldom",
-        f"hotlap's own: {percent(seen.own / max(1, seen.samples))}",
-        f"{number(seen.errors, 'look')} failed",
+        f"{number(seen.samples, 'sample')} of {threads}, waits included; asked for {PY_SPY_RATE} a second",
+        "sampled without pausing: very short calls are seen too rarely",
+        f"hotlap itself: {percent(seen.own / max(1, seen.samples))}",
+        f"{number(seen.errors, 'sample')} failed",
         late,
         f"{number(seen.unread, 'record')} could not be read" if seen.unread else "",
         f"{number(more[0], 'more line')}" if more[0] > 0 else "",

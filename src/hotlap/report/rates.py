@@ -18,9 +18,9 @@ def mfu_parts(found: Utilisation) -> Iterator[str]:
         yield f"{flops(found.flops)} a step in {ms(found.step_ms)}{' under the profiler' if found.profiled else ''}"
         yield f"peak {_peak(found)} ({found.peaks})"
     if found.recomputed:
-        yield f"{flops(found.recomputed)} a step more is computed again (checkpointing)"
+        yield f"{flops(found.recomputed)} more a step is recomputed (checkpointing)"
     if found.optimizer:
-        yield f"{flops(found.optimizer)} a step more in the optimizer"
+        yield f"{flops(found.optimizer)} more a step in the optimizer"
 
 
 def money_parts(found: Diagnosis, price: float | None) -> Iterator[str]:
@@ -40,7 +40,7 @@ def money_parts(found: Diagnosis, price: float | None) -> Iterator[str]:
     if first is not None:
         evaluating = 0.0 if any(one.id == "evaluation" for one in found.findings) else found.evaluating
         share = first.share * (1.0 if first.id in OUTSIDE else max(0.0, 1 - evaluating - found.compiling))
-        yield f"{share:.0%} of it, ${share * day:.2f}, goes where the first finding says"
+        yield f"{share:.0%} of it, ${share * day:.2f}, goes to the first finding"
     if found.throughput:
         yield f"${1e6 * price / 3600 / found.throughput:.3g} a million {found.throughput_unit.removesuffix('/s')}"
 

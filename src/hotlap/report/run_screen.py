@@ -92,7 +92,7 @@ def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Itera
     if money := list(money_parts(diagnosis, price)):
         yield Parts(money)
     if not diagnosis.settled:
-        yield plain("unsettled: no steady state was recognised, the numbers rest on an uneven run", "yellow")
+        yield plain("unsettled: step times never became steady, so the numbers are uncertain", "yellow")
     yield Text()
     yield phase_table(diagnosis.phases, diagnosis.gpu_phases, diagnosis.unseen_ms)
     yield Text()
@@ -132,7 +132,7 @@ def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.peak_bytes and diagnosis.memory_bytes and diagnosis.peak_bytes >= SHORT * diagnosis.memory_bytes:
         yield f"memory {diagnosis.peak_bytes / 2**30:.1f} of {diagnosis.memory_bytes / 2**30:.1f} GiB at the peak"
     if diagnosis.clock == "device":
-        yield "the host runs ahead: step times are the device's"
+        yield "the host runs ahead, so step times are the device's"
     if run.recipe:
         yield f"recipe {run.recipe}"
     if run.levers:
@@ -149,7 +149,7 @@ def phase_table(host: Phases, device: Phases | None, unseen_ms: float = 0.0) -> 
         if any(row[phase] if of_a_device else row[phase] is not None for row in rows):
             table.add_row(phase, *(cell for row in rows for cell in _cells(row[phase], row, unseen_ms)))
     if unseen_ms:
-        table.add_row("not looked at", *_cells(unseen_ms, rows[0], unseen_ms))
+        table.add_row("not sampled", *_cells(unseen_ms, rows[0], unseen_ms))
     return table
 
 
@@ -166,7 +166,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     """What is wrong with the training, all of it; then the first findings, as the diagnosis has them; what lies beneath
     them, all of it; how many more."""
     if not findings:
-        yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
+        yield plain("no finding: no cause that hotlap knows takes a notable share", "dim")
         return
     shown = _shown(findings)
     causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]
@@ -183,7 +183,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
         told = [
             f"{percent(one.share)} {one.title or one.id}{at_place(one.where, cwd, ', ')}" for one in left[:MOST_NAMED]
         ]
-        yield Parts([f"and {len(left)} more (hotlap show --json has all of each)", *told], "dim")
+        yield Parts([f"and {len(left)} more (hotlap show --json has them in full)", *told], "dim")
 
 
 def _shown(findings: Sequence[Finding]) -> list[Finding]:
@@ -199,7 +199,7 @@ def finding_head(finding: Finding) -> Text:
     if finding.wrong:
         return Text("wrong", "bold red")
     if finding.beneath:
-        return Text("beneath" if finding.cost_ms is None else f"≤ {ms(finding.cost_ms)}", "bold yellow")
+        return Text("within" if finding.cost_ms is None else f"≤ {ms(finding.cost_ms)}", "bold yellow")
     if finding.id == PEAK:
         return Text("memory", "bold yellow")
     if finding.named and not finding.share:
@@ -214,12 +214,12 @@ def finding_lines(finding: Finding, cwd: str, causes: Sequence[float] = ()) -> I
     yield plain(finding.title or finding.id, "bold")
     if any(2 * cause >= finding.share for cause in causes):
         part = min(causes) <= finding.share
-        yield Parts([at_place(finding.where, cwd), "the cause above is part of it" if part else ""])
+        yield Parts([at_place(finding.where, cwd), "includes the cause above" if part else ""])
         return
     within = [percent(cause) for cause in causes if cause + finding.share > 1]
     yield Parts(
         [
-            f"with the {' and the '.join(within)} above in it" if within else "",
+            f"includes the {' and the '.join(within)} above" if within else "",
             finding.evidence,
             at_place(finding.where, cwd),
             f"levers: {', '.join(finding.levers)}" if finding.levers else "",
@@ -265,7 +265,10 @@ def _notes(
     if diagnosis and len(others := RunFolder(folder).observed) > diagnosis.ranks:
         which = "the one with the most" if diagnosis.ranks == 1 else f"{diagnosis.ranks} of them"
         steps = folder / "rank-*" / FILES[Step]
-        yield "processes", plain(f"{len(others)} made steps, and this is of {which}; all are in {steps}", "yellow")
+        yield (
+            "processes",
+            plain(f"{len(others)} made training steps; this screen is of {which}. All are in {steps}", "yellow"),
+        )
     if diagnosis and diagnosis.next and not diagnosis.next.startswith(TUNE) and not diagnosis.next.endswith(COMPARE):
         yield "next", plain(diagnosis.next, "bold")
     yield "records", plain(folder)
@@ -277,7 +280,7 @@ def _next(run: Run, diagnosis: Diagnosis | None, folder: Path) -> Iterator[Rende
     if diagnosis and diagnosis.next.startswith(TUNE):
         tries, begun = diagnosis.next.removeprefix(TUNE).strip(), _unfinished_tune(run)
         if begun is not None:
-            yield plain(f"next: go on with the recipe's tune {tries}", "dim")
+            yield plain(f"next: continue the recipe's tune {tries}", "dim")
             yield in_environment(run.environment, "hotlap", "tune", "--resume", str(begun), *run.command)
             return
         yield plain(f"next: a tune {'of the command without the recipe ' if run.recipe else ''}{tries}", "dim")

@@ -160,7 +160,7 @@ def _trust(rank: RankTrace, report: TraceReport) -> Iterator[tuple[str, Renderab
         yield "trust", plain(said, "yellow")
     replay = report.replay or rank.replay
     if replay is not None and replay.measured_ms:
-        off = f"{replay.replayed_ms / replay.measured_ms - 1:+.1%} of the measured one"
+        off = f"{replay.replayed_ms / replay.measured_ms - 1:+.1%} from the measured step"
         yield "what if", plain(f"the unchanged step replays in {ms(replay.replayed_ms)}, {off}")
 
 
@@ -191,7 +191,15 @@ def _collectives(rows: Sequence[Collective]) -> Table:
 
 def _findings(report: TraceReport, rows: int) -> list[RenderableType]:
     if not report.findings:
-        return [plain("no finding: nothing that hotlap knows of takes a notable share", "dim")]
+        if not any(rank.breakdown for rank in report.ranks):
+            return [
+                plain(
+                    "no finding: the trace has no device work. On a CPU, hotlap show names the causes of a profiled "
+                    "run",
+                    "dim",
+                )
+            ]
+        return [plain("no finding: no cause that hotlap knows takes a notable share", "dim")]
     shown = beside((_cost(one), Group(*finding_lines(one, str(Path.cwd())))) for one in report.findings[:rows])
     more = len(report.findings) - rows
     return [shown, *([plain(f"and {more} more; --top shows them", "dim")] if more > 0 else []), Text()]
@@ -207,7 +215,8 @@ def diff_screen(diff: TraceDiff, rows: int = ROWS) -> RenderableType:
     step = diff.step
     gain = step.before_ms / step.after_ms if step.after_ms else float("nan")
     head = [f"{ms(step.before_ms)} → {ms(step.after_ms)} a step", f"{ratio(gain)} as fast"]
-    blocks: list[RenderableType] = [Parts(head, "bold"), Parts([*diff.before, "→", *diff.after], "dim"), Text()]
+    files = f"{', '.join(diff.before)} → {', '.join(diff.after)}"
+    blocks: list[RenderableType] = [Parts(head, "bold"), Parts([files], "dim"), Text()]
     blocks += [plain(said) for said in diff.said]
     for title, changes in (
         ("device time", diff.parts),

@@ -57,7 +57,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
 def _bound(diagnosis: Diagnosis) -> str:
     """What limits the step: the cause, where the verdict begins with one."""
     first = next(iter(diagnosis.findings), None)
-    named = first is not None and first.named and first.share > 0
+    named = first is not None and first.named and (first.share > 0 or first.cost_ms is None)
     return f"{bound_text(diagnosis.bound)}, {first.title}" if first and named else bound_text(diagnosis.bound)
 
 
@@ -76,7 +76,7 @@ def _faster(tune: Tune) -> str:
     """The speed-up."""
     steps = (tune.before_ms or tune.baseline.step_ms, tune.after_ms)
     after = " → ".join(ms(step) for step in steps if step)
-    of = f"for the rows of a step, of which steps hold {more} times as many now" if (more := _more(tune)) else "a step"
+    of = f"for the same rows; steps now have {more} times as many rows" if (more := _more(tune)) else "a step"
     return f"{ratio(tune.speedup)} faster, proved ({_evidence(tune)}): {after} {of}"
 
 
@@ -190,21 +190,19 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
     if tune.unproved is not None and tune.unproved.why:
         yield plain(tune.unproved.why, "yellow")
     if tune.how == "one after another" and tune.proofs:
-        yield plain("processes one after another: both could not be alive at once", "yellow")
+        yield plain("runs one after another, as both could not run at once", "yellow")
     if tune.parity is not None and not tune.parity.ok:
         yield plain("parity failed: do not train with these levers", "bold red")
     for finding in tune.baseline.findings:
         if finding.wrong:
-            yield plain(
-                f"wrong, with levers and without: {finding.title or finding.id}; {finding.evidence}", "bold red"
-            )
+            yield plain(f"wrong with and without levers: {finding.title or finding.id}; {finding.evidence}", "bold red")
     if not tune.complete:
         yield plain(f"not finished, {tune.why_incomplete or 'the reason is unknown'}", "yellow")
     if noise := _noise(tune):
         yield plain(noise, "yellow")
     sides = (("before", tune.baseline), ("after", tune.tuned))
     if names := [name for name, side in sides if side and not side.settled]:
-        yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
+        yield plain(f"unsettled {' and '.join(names)}: step times never became steady in that run", "yellow")
     for name, side in sides:
         for text in side.unknown if side else ():
             if text.startswith(NOT_STEADY):
@@ -216,8 +214,9 @@ def _noise(tune: Tune) -> str:
     paces = tune.proofs[-1].paces if tune.proofs else None
     if paces is not None:
         return (
-            f"the machine changed its pace: the bare command's turns took {ms(paces[0])} a step, and {ms(paces[1])} "
-            "while it was compared. The lesser gain is told; tune again when nothing else runs here"
+            f"the machine's speed changed: the bare command's turns took {ms(paces[0])} a step at first, "
+            f"{ms(paces[1])} during the comparison. The smaller gain is shown; tune again when nothing else runs "
+            "here"
         )
     if tune.noise is not None and tune.noise > NOISY:
         return f"a noisy machine: two runs of the bare command differ by {math.expm1(tune.noise):.0%} in step time"
@@ -231,12 +230,12 @@ def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
     rows = []
     for side in sides:
         phases = side.gpu_phases if on_device and side.gpu_phases else side.phases
-        rows.append({**msgspec.structs.asdict(phases), "not looked at": side.unseen_ms})
+        rows.append({**msgspec.structs.asdict(phases), "not sampled": side.unseen_ms})
     scale = max(sum(value or 0.0 for value in row.values()) for row in rows)
     heads = ("before", "", "after", "")[: 2 * len(rows)]
     table = columns(f"{'device' if on_device else 'host'} time", *heads, right=("before", "after"), wide=("",))
     names = [phase for phase in PHASES if any(row[phase] is not None for row in rows)]
-    for name in (*names, "not looked at") if any(side.unseen_ms for side in sides) else names:
+    for name in (*names, "not sampled") if any(side.unseen_ms for side in sides) else names:
         styled = zip(rows, ("cyan", "green"), strict=False)
         table.add_row(name, *(cell for row, style in styled for cell in _cells(row[name], scale, style)))
     return table
@@ -248,7 +247,7 @@ def _of_the_table(tune: Tune) -> Iterator[RenderableType]:
     quoted = [(side.step_ms, took) for side, took in zip(sides, (tune.before_ms, tune.after_ms), strict=False) if took]
     if tune.how == "turns" and any(max(pair) > UNLIKE * min(pair) for pair in quoted):
         steps = " → ".join(ms(side.step_ms) for side in sides)
-        yield plain(f"of one run each, before the turns: a typical step {steps}", "dim")
+        yield plain(f"measured in one run each, before the turns: a typical step took {steps}", "dim")
 
 
 def _cells(value: float | None, scale: float, style: str) -> tuple[RenderableType, RenderableType]:
@@ -281,7 +280,7 @@ def beside_what(tune: Tune) -> str:
         why = f": {tune.no_reference}" if tune.no_reference else ""
         return f"their parity and cost were not measured, since the command does not run without them{why}"
     names = " + ".join(lever.name for lever in told.levers)
-    return f"{names} beside the command alone, both with 1/{told.parts} of the batch, where that runs too"
+    return f"{names} against the command alone, both with 1/{told.parts} of the batch, which fits without levers"
 
 
 def reference_parts(told: Reference) -> Iterator[tuple[str, list[str]]]:
@@ -321,16 +320,17 @@ def worth_notes(tune: Tune) -> Iterator[str]:
     unknown = [lever.lever for lever in tune.kept if lever.worth is None]
     if len(tune.kept) == 1:
         if unknown:
-            yield "worth -: the only lever, so the gain is all its own"
+            yield "worth -: the only lever, so the whole gain is its own"
         return
-    yield "worth: step time without the lever over with it, beside the others"
+    yield "worth: step time without the lever divided by step time with it, beside the others"
     if unknown:
-        why = "was not measured" if tune.complete else "not measured, the budget ended before"
+        why = "was not measured" if tune.complete else "not measured before the budget ended"
         yield f"worth -: {', '.join(unknown)} {why}"
     for lever in tune.kept:
         others = recipe_levers(tune) - {lever.lever}
         if lever.worth is not None and {*lever.worth.beside} != others:
-            yield f"{lever.lever} was measured beside {', '.join(lever.worth.beside) or 'no other lever'} only"
+            beside = ", ".join(lever.worth.beside)
+            yield f"{lever.lever} was measured {f'beside {beside} only' if beside else 'alone'}"
 
 
 def settings_text(settings: dict[str, Any]) -> str:
@@ -368,7 +368,7 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
     if tune.parity is not None:
         style = "" if tune.parity.ok else "bold red"
         risk = any(one.risk != "exact" for one in tune.kept) and tune.parity.level == "bitwise"
-        here = ["what the levers may change did not change here"] if risk and tune.parity.ok else []
+        here = ["what these levers may change stayed the same"] if risk and tune.parity.ok else []
         yield "parity", Group(Parts([*parity_parts(tune.parity), *here], style), plain(tune.parity.why, style))
     if tune.reused:
         yield "reused", Group(*(plain(line) for line in tune.reused))
@@ -436,7 +436,7 @@ def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
         yield plain("or: write it into the source, or see what to set", "dim")
         yield CommandLine(("hotlap", "patch", str(recipe)))
     if not tune.complete:
-        yield plain("or: search on where it stopped" if usable else "next: search on where it stopped", "dim")
+        yield plain("or: continue this tune" if usable else "next: continue this tune", "dim")
         yield in_environment(tune.environment, "hotlap", "tune", "--resume", str(folder), *tune.command)
     elif not usable:
         yield plain("next: what else to try", "dim")

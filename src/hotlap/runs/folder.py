@@ -224,7 +224,9 @@ class RunFolder(_Folder):
     @property
     def profiled(self) -> bool:
         """Whether a profile was asked for, also where it came to nothing."""
-        return bool(self.traces) or any(rank.profiled for rank in self.ranks)
+        session = self.document(Session)
+        requested = session is not None and session.profile_steps > 0
+        return requested or bool(self.traces) or any(rank.profiled for rank in self.ranks)
 
     @property
     def seen(self) -> list[Path]:

@@ -262,7 +262,7 @@ class Places:
         if len(which) == 1:
             return which[0]
         raise CannotTell(
-            f"{len(which)} DataLoaders are made, and which of them feeds the training loop the source does not tell",
+            f"{len(which)} DataLoaders are made, and the source does not show which one feeds the training loop",
             which,
         )
 
@@ -312,7 +312,7 @@ class Places:
         for _ in range(8):
             variable = self.names.variable(name, scope)
             if variable is None:
-                raise CannotTell("where the model is assigned was not found", [site])
+                raise CannotTell("the assignment of the model was not found", [site])
             parameters = [at for binding in variable.bindings if (at := binding.parameter) is not None]
             if not parameters:
                 return variable

@@ -65,8 +65,8 @@ def read_project(command: Sequence[str], cwd: Path, within: Path | None = None) 
 def _check_inside(path: Path, within: Path | None) -> None:
     if within is not None and not path.is_relative_to(within.resolve()):
         raise UsageError(
-            f"{path} lies outside of {within}, and recipes and runs may come from elsewhere: go to its folder, "
-            "or give the command itself behind the recipe or run"
+            f"{path} lies outside of {within}. Recipes and runs may come from elsewhere, so go to its folder, or "
+            "give the command after the recipe or run"
         )
 
 
@@ -85,8 +85,8 @@ def entry_of(command: Sequence[str], cwd: Path) -> tuple[Path, str]:
         if (word.endswith(".py") and path.is_file()) or (at == 0 and _is_script(path)):
             return path.resolve(), ""
     raise UsageError(
-        f"no Python file of yours was found in {' '.join(command)[:200]!r} (looked in {cwd}). "
-        "Give the command after the recipe: hotlap patch recipe.toml python train.py"
+        f"none of your Python files was found in {' '.join(command)[:200]!r} (looked in {cwd}). Give the command "
+        "after the recipe: hotlap patch recipe.toml python train.py"
     )
 
 

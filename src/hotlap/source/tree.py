@@ -26,7 +26,7 @@ def parse(path: Path, shown: str, module: str, data: bytes) -> Source:
         tree = cst.parse_module(data)
         source = Source(path, shown, module, data, tree)
         if tree.bytes != data or not source.walk.scopes:
-            raise Unreadable(f"{shown}: its text does not survive being read and written; it is left alone")
+            raise Unreadable(f"{shown}: reading and writing it would change its text; it is left alone")
     except SyntaxError as error:
         raise Unreadable(f"{shown}:{error.lineno or 1}: {error.msg}; it is left alone") from error
     except (cst.ParserSyntaxError, UnicodeError, ValueError, LookupError) as error:

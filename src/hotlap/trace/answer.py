@@ -142,7 +142,7 @@ def report(
         trace = file.load(lambda at, name=file.name: progress(name, at))  # type: ignore[misc]
         rank = next(number for number in (trace.rank, file.rank, index) if number is not None)
         if any(rank == one.rank for one in answers):
-            raise RecordError(f"{file.name} says that it is rank {rank}, as an earlier one; give traces of one run")
+            raise RecordError(f"{file.name} is of rank {rank}, like an earlier one; give the traces of one run")
         view = view_of(trace, options)
         answers.append(answer(view, rank, options))
         if len(files) > 1 or len(trace.collectives):

@@ -100,7 +100,7 @@ def _member(path: Path, member: tarfile.TarInfo) -> Callable[[Progress], Trace]:
             with tarfile.open(path, "r:*") as archive:
                 file = archive.extractfile(member)
                 if file is None:
-                    raise RecordError(f"{path}: {member.name} is no file")
+                    raise RecordError(f"{path}: {member.name} is not a file")
                 return read_stream(file, f"{path}:{member.name}", progress)  # type: ignore[arg-type]
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             raise RecordError(f"cannot read {member.name} in {path}: {error}") from error

@@ -136,7 +136,7 @@ class _Export:
         names = database.execute("select name from sqlite_master where type = 'table' and rootpage > 0").fetchmany(5000)
         self.tables = {name: self._columns(name) for (name,) in names if isinstance(name, str)}
         if not self.tables.keys() & {*WORK, CALLS, RANGES}:
-            raise RecordError(f"{path} is an SQLite database, but no export of nsys with CUDA or NVTX events")
+            raise RecordError(f"{path} is an SQLite database, but not an nsys export with CUDA or NVTX events")
 
     def _columns(self, table: str) -> set[str]:
         found = self.database.execute("select name from pragma_table_xinfo(?) where hidden = 0", (table,))

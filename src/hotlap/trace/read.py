@@ -66,7 +66,7 @@ def _decoded(blocks: Iterator[bytes], src: source.Source, workers: int) -> Itera
         if events > MAX_EVENTS:
             raise RecordError(f"{src.name} holds more than {MAX_EVENTS:,} events; profile fewer steps")
         if events > HOPELESS and not used:
-            raise RecordError(f"{src.name} is no trace: nothing to read in its first {events:,} events")
+            raise RecordError(f"{src.name} is not a trace: nothing readable in its first {events:,} events")
         yield part
 
 

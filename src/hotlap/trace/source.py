@@ -65,7 +65,9 @@ def blocks(file: BinaryIO, source: Source, progress: Callable[[int], None] = lam
         cut = _cut(buffer, position + BLOCK, source.separator)
         while cut is None:
             if len(buffer) - position > BLOCK + MAX_PIECE:
-                raise RecordError(f"{source.name}: no end of an event within {MAX_PIECE >> 20} MiB; this is no trace")
+                raise RecordError(
+                    f"{source.name}: no end of an event within {MAX_PIECE >> 20} MiB; this is not a trace"
+                )
             more = next(pieces, b"")
             if not more:
                 yield from _finish(bytes(buffer[position:]), source)
@@ -131,7 +133,9 @@ def _gunzip(file: BinaryIO, source: Source) -> Iterator[bytes]:
         while piece := unpacked.read1(READ_PACKED):
             yield piece
             if source.text_bytes > max(PACKED_FROM, MOST_PACKED * file.tell()):
-                raise RecordError(f"{source.name} unpacks to more than {MOST_PACKED} times its size; this is no trace")
+                raise RecordError(
+                    f"{source.name} unpacks to more than {MOST_PACKED} times its size; this is not a trace"
+                )
     except EOFError:
         source.why.append("the gzip file ends before its data does")
     except (zlib.error, gzip.BadGzipFile) as error:
@@ -152,9 +156,9 @@ def _begin(pieces: Iterator[bytes], buffer: bytearray, source: Source) -> int:
             return _first(pieces, buffer, match.end(), source)
         searched = len(buffer)
         if not more:
-            raise RecordError(f"{source.name} is no trace: {_what(buffer)}")
+            raise RecordError(f"{source.name} is not a trace: {_what(buffer)}")
         if searched > MAX_PIECE:
-            raise RecordError(f'{source.name} is no trace: no "traceEvents" in its first {MAX_PIECE >> 20} MiB')
+            raise RecordError(f'{source.name} is not a trace: no "traceEvents" in its first {MAX_PIECE >> 20} MiB')
 
 
 def _what(buffer: bytearray) -> str:
@@ -171,7 +175,7 @@ def _first(pieces: Iterator[bytes], buffer: bytearray, start: int, source: Sourc
         if end < len(buffer) or not (more := next(pieces, b"")):
             break
         if end - start > READ:
-            raise RecordError(f"{source.name} is no trace: nothing but space after its beginning")
+            raise RecordError(f"{source.name} is not a trace: only whitespace after its beginning")
         buffer += more
     _, line, indent = bytes(buffer[start:end]).rpartition(b"\n")  # torch 2.12 puts more lines before the first
     if line:

@@ -137,9 +137,13 @@ class Budget:
         starts = sides + max(0, sides - self.bare)
         return MARGIN * (self.starts_s(starts) + self.turns_s(2 * sides, LEAST_ROUNDS))
 
-    def afford(self, seconds: float, what: str) -> None:
-        """Raises BudgetSpent where so many are not left beside what is set aside. what: they are for."""
-        if self.left < MARGIN * seconds + self.proof_s + self.narrow_s:
+    def affords(self, seconds: float, narrowing: bool = True) -> bool:
+        """Whether so many are left beside what is set aside. narrowing: also for narrowing an interval."""
+        return self.left >= MARGIN * seconds + self.proof_s + (self.narrow_s if narrowing else 0.0)
+
+    def afford(self, seconds: float, what: str, narrowing: bool = True) -> None:
+        """Raises BudgetSpent where `affords` says no. what: the seconds are for."""
+        if not self.affords(seconds, narrowing):
             raise BudgetSpent(what)
 
     def narrowing_s(self, new: int) -> float:

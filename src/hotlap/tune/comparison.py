@@ -50,11 +50,11 @@ BESIDE_BYTES = 2**30
 SURE = 0.004
 OF_GAIN = 0.05
 """Standard error of what a process's turns say of it, as a logarithm; or of the gain's own, where that is more."""
-UNSURE = "not sure enough: a proof asks for 99%"
+UNSURE = "not sure enough: a proof needs 99% confidence"
+"""The levels of all looks together (`statistics.LOOKS`); the interval that is shown is of 95%."""
+NOISE = "fresh starts differ too much to tell it from no gain"
 PACES = 1.25
 """What a comparison tells at least over what turns before it do, from which the machine's pace changed in it."""
-NOISE = "starts differ too much to tell it from no gain"
-"""The levels of all looks together (`statistics.LOOKS`); the interval that is shown is of 95%."""
 
 
 class Comparison:
@@ -290,7 +290,7 @@ class Comparison:
             self.before, self.after = [[s for s in all_ if s.alive] for all_ in (self.before, self.after)]
             self._turns(look)
         else:
-            self._give_up_turns(f"a side did not last for its turns: {ended[0].measured.ended}")
+            self._give_up_turns(f"a process ended before its turns were over: {ended[0].measured.ended}")
             self._sequential(look)
 
     def _sure(self, rounds: list[dict[int, float]]) -> bool:
@@ -346,9 +346,11 @@ class Comparison:
         state, trial = self.state, side.measured
         bare = list(side.requested) == list(state.given)
         if trial.outcome == "memory" and any(one.alive for one in state.bench.sides):
-            self._give_up_turns("memory does not hold several of them")
+            self._give_up_turns("several do not fit in memory together")
         elif trial.outcome != "measured" and bare:
-            self._give_up_turns(f"the bare command does not run beside itself: {trial.outcome}: {trial.why}")
+            self._give_up_turns(
+                f"two runs of the bare command do not work at the same time: {trial.outcome}: {trial.why}"
+            )
         elif trial.outcome != "measured":
             self.failed = f"{trial.outcome}: {trial.why}"
         elif trial.left_out:
@@ -490,7 +492,7 @@ class Comparison:
         if least < LEAST_GAIN * most:
             return False, "less than 2% of memory saved"
         if interval is not None and interval.high < 1 / (1 + state.request.slowdown):
-            return False, "a step is slower than is allowed"
+            return False, "steps are slower than --slowdown allows"
         return True, ""
 
     def _parity(self) -> Parity:

@@ -74,7 +74,7 @@ def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns
 
 def _hopeless(state: State, failed: Trial, uses: list[records.Lever]) -> CommandFailed:
     with_them = ", ".join(use_text(use) for use in uses)
-    tried = f", also with {with_them}" if uses else ", and no lever that saves memory can be used"
+    tried = f", even with {with_them}" if uses else ", and no lever that saves memory can be used"
     refused = "".join(f"; {one.lever} is not used: {one.why}" for one in state.found.dropped.values())
     return CommandFailed(
         f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried}{refused} "
@@ -103,8 +103,9 @@ def _tried(state: State, uses: list[records.Lever]) -> Trial:
         return known
     if _late(state):
         raise CommandFailed(
-            f"the command runs out of memory, also with {', '.join(use_text(use) for use in uses[:-1]) or 'no lever'}, "
-            f"and {NO_TIME}; a larger --budget may find more"
+            "the command runs out of memory, even with "
+            f"{', '.join(use_text(use) for use in uses[:-1]) or 'no lever'}, and {NO_TIME}; a larger --budget "
+            "may find more"
         )
     trial = state.run("fit", uses)
     outcome = ms(trial.step_ms or 0.0) if trial.outcome == "measured" else trial.outcome

@@ -52,7 +52,7 @@ def peak_bytes(trial: Trial) -> int:
     """Peak memory: of the device where there is one, else resident memory of the process. Raises NothingMeasured."""
     peak = trial.peak_memory_bytes or trial.peak_rss_bytes
     if not peak:
-        raise NothingMeasured("the command's memory is not known, so --objective memory has nothing to go by")
+        raise NothingMeasured("the command's memory use is unknown, so --objective memory can't compare anything")
     return peak
 
 

@@ -43,6 +43,8 @@ def prove(state: State) -> None:
 
 
 def _no_time(state: State) -> None:
+    for use in state.proved:  # nothing is proved without it: it is no more out
+        state.found.dropped.pop(use.name, None)
     note, budget = f"no time was left to prove {names(state.best.levers)}", state.budget
     if not any(one.startswith(note) for one in state.found.not_done):
         needs = f"that takes {budget.least_proof_s:.0f} s, and {max(0.0, budget.left):.0f} s are left"
@@ -101,7 +103,7 @@ def narrow_down(state: State, comparison: Comparison) -> None:
         _stands(state, comparison, again)
         state.say(f"proved  {names(again.levers)}  {shown}, {_how(again)}")
     elif comparison.failed:
-        found.not_done.append(f"another start with the levers failed: {again.why}")
+        found.not_done.append(f"one more start with the levers failed: {again.why}")
     else:
         state.say(f"open  {names(again.levers)}  {shown}: {again.why}")
         _withdraw(state, again)
@@ -119,7 +121,7 @@ def _withdraw(state: State, again: Proof) -> None:
         return
     for use in again.levers:
         if use not in state.given:
-            state.drop(use.name, f"proved, and then it did not hold in another start: {again.why}")
+            state.drop(use.name, f"proved, but one more start did not confirm it: {again.why}")
 
 
 def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
@@ -209,17 +211,19 @@ def _slowest(state: State, comparison: Comparison, proof: Proof) -> tuple[record
 
 def _culprit(state: State, proof: Proof, refused: str | None) -> tuple[records.Lever, str] | None:
     """The lever without which a start is measured and parity holds, and what was wrong; None where there is none to go
-    on without. Each that is looked at takes a run: first those that take longest to start or are allowed most. Without
-    time for that, the first of them."""
+    on without. Each that is looked at takes a run: first the one at which the error points, then those that take
+    longest to start or are allowed most. Without time for that, the first of them."""
     suspects = _suspects(state, proof)
     if not suspects:
         return None
     if refused in {use.name for use in suspects}:
         suspects = [use for use in suspects if use.name == refused]
 
-    def order(use: records.Lever) -> tuple[float, bool, float]:
+    blamed = state.blamed(proof.why, suspects) if proof.parity is None else None
+
+    def order(use: records.Lever) -> tuple[bool, float, bool, float]:
         lever = state.levers[use.name]
-        return -lever.costs_s, lever.risk == "exact", -lever.tolerance
+        return use is not blamed, -lever.costs_s, lever.risk == "exact", -lever.tolerance
 
     suspects.sort(key=order)
     for use in suspects[:-1]:

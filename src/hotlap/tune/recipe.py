@@ -81,7 +81,7 @@ def levers_of(path: Path, machine: Environment, lenient: bool = False) -> tuple[
     passed: list[str] = []
     if other := _other_version(recipe.hotlap):
         if not lenient:
-            raise RecipeError(f"{path} was {other}. {AGAIN}, or try it as it is: `--lenient`")
+            raise RecipeError(f"{path} was {other}. {AGAIN}, or use it as it is with `--lenient`")
         passed.append(f"the recipe was {other}")
     for entry in recipe.lever:
         wrong = _wrong(entry, levers) or all_levers()[entry.name].fits(machine, entry.settings)
@@ -111,7 +111,7 @@ def _other_version(written: str) -> str:
     not zero, or others before it. What names no version, as those written by hand may, is not judged."""
     if not VERSION.match(written) or _series(written) == _series(__version__):
         return ""
-    return f"written by hotlap {written}; with this one ({__version__}) its levers may mean something else"
+    return f"written by hotlap {written}; in this version ({__version__}) its levers may differ"
 
 
 def _series(version: str) -> tuple[int, ...]:

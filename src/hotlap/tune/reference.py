@@ -74,7 +74,7 @@ class SmallerRuns:
     def _measure(self, uses: Sequence[records.Lever]) -> Reference:
         """Raises NoReference, BudgetSpent."""
         if not uses:
-            raise NoReference("with these levers a step holds other samples")
+            raise NoReference("with these levers a step has other samples")
         self._find()
         self._afford()
         state, given = self.state, self.judge.given
@@ -170,7 +170,7 @@ def _ended(trial: Trial) -> str:
         return "runs out of memory too"
     if trial.outcome == "refused":
         return f"was refused: {trial.why.removeprefix(f'{NAME} could not be put in: ')}"
-    return f"came to nothing ({trial.outcome}: {trial.why})"
+    return f"failed ({trial.outcome}: {trial.why})"
 
 
 def _told(told: Reference) -> str:

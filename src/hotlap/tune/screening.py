@@ -15,7 +15,7 @@ from hotlap.experiment.watch import Spare, left_out
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.run import REFUSED
-from hotlap.records.tune import Open, Worth
+from hotlap.records.tune import Open, Trial, Worth
 from hotlap.runs.folder import RunFolder
 
 from .budget import COMPILE_SHARE, BudgetSpent
@@ -79,15 +79,13 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         if end.by_itself:
             if not again:
                 return screen(state, group, at_once, again=True)
-            state.one_after_another("the command ends by itself before levers can be switched in it")
+            state.one_after_another("the command ends by itself before levers can be switched")
             state.tried -= {(one.lever.name, bound) for one in group}
             return False
         if len(group) == 1:
             state.refuse(group[0].use, lost.ended, trial=lost)
             return False
-        state.say(f"lost  {names([one.use for one in group])}: {lost.ended[:160]}; now in two halves")
-        middle = len(group) // 2
-        return bool(screen(state, group[:middle], at_once) | screen(state, group[middle:], at_once))
+        return _without_culprit(state, group, lost, at_once)
     uses = [*state.best.levers, *(switching.known[name] for name in full if name not in base)]
     state.keep(uses, ratio=whole.ratio)
     state.found.worth |= worth
@@ -96,6 +94,17 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
     state.leave_open(Open(levers=tuple(uses), over=base, ratio=whole.ratio, interval=whole.interval))
     state.say(f"measured  {names(uses)}  {worth_text(whole)}in one process; not proved yet")
     return True
+
+
+def _without_culprit(state: State, group: Sequence[Candidate], lost: Trial, at_once: bool) -> bool:
+    """Screen the others where the error says which lever ended the process, else each half by itself."""
+    uses = [one.use for one in group]
+    if blamed := state.blamed(lost.ended, uses):
+        state.refuse(blamed, lost.ended, trial=lost)
+        return screen(state, [one for one in group if one.lever.name != blamed.name], at_once)
+    state.say(f"lost  {names(uses)}: {lost.ended[:160]}; trying it in two halves")
+    middle = len(group) // 2
+    return bool(screen(state, group[:middle], at_once) | screen(state, group[middle:], at_once))
 
 
 def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str]) -> bool:
@@ -117,7 +126,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
         switching.measure([now, other], lambda so_far: so_far.clear([(now, other)], CLEAR), PASS_S)
     except (SideLost, NothingMeasured):
         lost, state.side = state.side, None
-        state.drop(name, lost.measured.ended if lost else "no process to switch it in")
+        state.drop(name, lost.measured.ended if lost else "no process left to switch it in")
         return False
     ratio = switching.ratio(now, other)
     if ratio is None or ratio.interval is None or ratio.interval.low <= 1:
@@ -170,10 +179,12 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
     try:
         now = _settle(state, switching, (*full, *added), COMPILE_SHARE * state.budget.seconds if compiles else SETTLE_S)
     except SideLost as end:
-        if end.by_itself:
+        trial = switching.side.measured
+        best = {use.name for use in state.best.levers}
+        before = [switching.known[name] for name in full if name not in best]
+        if end.by_itself or state.blamed(trial.ended, [*uses, *before]) in before:  # it went in before these
             raise
         state.side = None
-        trial = switching.side.measured
         for use in uses:
             state.refuse(use, trial.ended if len(uses) == 1 else f"{trial.ended}; with {names(uses)}", trial=trial)
         return False
@@ -192,7 +203,7 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         worth = _worth(switching.ratio(full, ours), ours, added[0])
         if worth.interval is not None and worth.interval.high < 1:
             for name in added:
-                state.drop(name, "slower when it was switched on", worth)
+                state.drop(name, "slower when switched on", worth)
             state.say(f"drop  {' + '.join(added)}  {worth_text(worth)}slower when switched on")
             return False
     return True

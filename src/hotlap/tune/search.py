@@ -107,7 +107,7 @@ class Search:
         state.narrow_down()
         state.found.fitted = fitted(state)
         if state.found.no_reference == NO_TIME:
-            state.found.not_done.append("no time was left to measure what the levers cost that make it fit")
+            state.found.not_done.append("no time was left to measure what the levers that make it fit cost")
         return state.found
 
     def _spent(self, was_next: str) -> None:
@@ -115,6 +115,7 @@ class Search:
         else what was to be done next."""
         state = self.state
         prove(state)
+        self._tell_unsure()
         with suppress(BudgetSpent):
             while each_for_itself(state):
                 prove(state)
@@ -158,7 +159,7 @@ class Search:
             beside = second.measured
             state.bench.end_all()
             second = state.started("baseline", state.given)
-            state.sequential = f"two at once do not run: {beside.outcome}: {beside.why}"
+            state.sequential = f"two runs at the same time failed: {beside.outcome}: {beside.why}"
         self._second(first, second)
 
     def _first(self, first: Side) -> None:
@@ -174,7 +175,7 @@ class Search:
         state.budget.baseline_took(trial.wall_s, warmup_s, trial.step_ms or 0.0, first.least_steps)
         facts = state.bench.rank(trial).facts
         if facts is None:
-            raise NothingMeasured(f"{trial.folder}: it was not told what the script is made of")
+            raise NothingMeasured(f"{trial.folder}: hotlap has no record of the model and loaders (facts.json)")
         state.facts = facts
         diagnosis = state.bench.diagnosis(trial)
         state.best = Best(list(state.given), diagnosis)
@@ -188,7 +189,7 @@ class Search:
         state, trial = self.state, second.measured
         if trial.outcome != "measured":
             output = state.bench.run(trial).output
-            raise CommandFailed(f"the command does not run twice alike: {trial.why} (see {output})")
+            raise CommandFailed(f"a second run of the command failed: {trial.why} (see {output})")
         state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in (first, second))
         rounds = []
         if first.ready and second.ready:
@@ -200,7 +201,7 @@ class Search:
             differ = math.log((first.measured.step_ms or 1.0) / (second.measured.step_ms or 1.0))
             if not state.sequential:
                 ended = first.measured.ended or second.measured.ended or "a turn takes too long"
-                state.sequential = f"two at once have no turns: {ended}"
+                state.sequential = f"two runs at the same time can't take turns: {ended}"
         state.found.noise = abs(differ)
         state.side = second if second.ready and not state.sequential else None
         own = gaps(state.judge.base, state.judge.again)
@@ -237,7 +238,7 @@ class Search:
                 state.drop(failed.lever, f"as in an earlier session: {failed.why}", worth, remembered=True)
         if known.failed:
             lost = ", ".join(failed.lever for failed in known.failed)
-            state.found.reused.append(f"not tried again, since they failed in an earlier session: {lost}")
+            state.found.reused.append(f"not tried again, as they failed in an earlier session: {lost}")
         kept = self._still_apply(known)
         if kept and not same_levers(kept, state.best.levers):
             state.say(f"remembered  {names(kept)}, as in an earlier session: proved first")
@@ -405,7 +406,7 @@ class Search:
 
     def _tell_unsure(self) -> None:
         """Where nothing else is kept, what promised a gain and could not be told from noise is told by a proof, which
-        has more starts and turns."""
+        has more starts and turns; without time for that it is told as measured, and a next session begins with it."""
         state, unsure = self.state, self.state.unsure
         if unsure is not None and same_levers(state.best.levers, state.given):
             state.keep(unsure.levers, ratio=unsure.ratio)

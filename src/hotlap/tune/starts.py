@@ -76,7 +76,8 @@ def try_start(
 
 def try_together(state: State, group: Sequence[Candidate]) -> bool:
     """Try several levers at once on top of the best set, where each would cost a start; whether any are in now. What
-    each is worth is measured later. Where they fail together, the first is tried alone. Raises BudgetSpent."""
+    each is worth is measured later. Where they fail together, the one at which the error points goes, and the others
+    are tried; where it points at none, the first is tried alone. Raises BudgetSpent."""
     if len(group) == 1:
         return try_start(state, group[0])
     before, bound = list(state.best.levers), state.best.diagnosis.bound
@@ -85,7 +86,13 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     state.budget.afford(state.budget.starts_s(1) + costs_s + state.budget.turns_s(2, LEAST_ROUNDS), names(uses))
     one = _measured(state, [*before, *uses], uses)
     if one is None:
-        return try_start(state, group[0])
+        trial = state.bench.done[-1]
+        ours = all(use in trial.requested for use in uses)  # not the best set's, should that fail
+        blamed = state.blamed(trial.why or trial.ended, uses) if ours else None
+        if blamed is None:
+            return try_start(state, group[0])
+        state.refuse(blamed, f"{trial.outcome}: {trial.why}" if trial.why else trial.ended, trial=trial)
+        return try_together(state, [each for each in group if each.lever.name != blamed.name])
     state.tried |= {(each.lever.name, bound) for each in group}
     state.found.predicted |= {each.lever.name: each.predicted for each in group}
     side, worth = one
@@ -163,7 +170,7 @@ def _failed(state: State, side: Side, ratio: Ratio) -> tuple[str, Worth | None] 
     if trial.outcome != "measured":
         return f"{trial.outcome}: {trial.why}", None
     if not ratio.ratio:
-        return trial.ended or "it had no turn", None
+        return trial.ended or "it ended before its first turn", None
     why = other_work(state, trial.rows, side.requested)
     return (why, None) if why else None
 
@@ -220,7 +227,7 @@ def other_work(
     if min(usual) / most <= one <= max(usual) * most:
         return None
     told = f"its steps held {one:.3g} rows each, the bare command's {usual[0]:.3g}"
-    return f"{told}: how much a step does hangs on what is computed, so their times can't be compared"
+    return f"{told}: steps do unequal work, so their times can't be compared"
 
 
 def next_variant(variants: Sequence[Settings], measured: dict[int, float], search: bool) -> int | None:

@@ -305,6 +305,12 @@ class State:
         self.refused.add(use.name)
         self.say(f"drop  {use_text(use)}  {worth_text(worth)}{why[:200]}")
 
+    def blamed(self, said: str, uses: Iterable[records.Lever]) -> records.Lever | None:
+        """Of levers that failed together, the one at which the error points: of several, the one that costs least to do
+        without. None where it points at none."""
+        named = [use for use in uses if any(sign in said for sign in self.levers[use.name].signs)]
+        return min(named, key=lambda use: self.levers[use.name].costs_s, default=None)
+
     def leave_out(self, trial: Trial) -> None:
         """Levers that a side could do without are not tried again."""
         for one in trial.left_out:

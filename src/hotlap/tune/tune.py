@@ -23,6 +23,8 @@ from .recipe import recipe_of
 from .search import Search
 
 MOST_SLOWDOWN = 10.0
+FAILED = "hotlap itself failed"
+INTERRUPTED = "interrupted"
 
 
 def check(request: TuneRequest) -> None:
@@ -31,7 +33,7 @@ def check(request: TuneRequest) -> None:
     known = all_levers()
     for name in (*request.only, *request.without):
         if name not in known:
-            raise UsageError(f"there is no lever {name!r}; the levers are {', '.join(known)}")
+            raise UsageError(f"no lever {name!r}; the levers are {', '.join(known)}")
     if set(request.allow) - {"semantic"}:
         raise UsageError(f"--allow takes only 'semantic', not {', '.join(request.allow)}")
     if request.objective not in KINDS:
@@ -45,7 +47,7 @@ def check(request: TuneRequest) -> None:
     if request.steps < 12:
         raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
     if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
-        raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
+        raise UsageError("the command or its folder is not valid UTF-8, which --resume needs")
     find_program(request.command, Path(request.cwd))
 
 
@@ -67,9 +69,9 @@ def read_request(folder: Path) -> TuneRequest:
 def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = False) -> Tune:
     """Tune the command; the folder was made by `begin`.
 
-    Whatever is proved is written at once (`tune.json`, `recipe.toml`), so it stands however the tune ends. On Ctrl-C
-    what is known is returned with `complete` false. Raises CommandFailed, NothingMeasured, RecordError; Interrupted
-    where nothing is known yet.
+    Whatever is proved is written at once (`tune.json`, `recipe.toml`), so it stands however the tune ends. On Ctrl-C,
+    and where an error ends a tune that has proved something, what is known is returned with `complete` false. Raises
+    CommandFailed, NothingMeasured, RecordError where nothing is proved; Interrupted where nothing is known yet.
     """
     adopt_orphans()
     begun = time.monotonic()
@@ -93,14 +95,22 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
             return result
 
         search.state.on_proof = write
-        why = ""
+        why = FAILED
         try:
             search.run()
+            why = ""
         except KeyboardInterrupt:
-            why = "interrupted"
+            why = INTERRUPTED
+        except HotlapError as error:
+            if search.found.proved is None or search.found.noise is None:  # it is of the bare command
+                raise
+            why = f"an error ended the search: {error}"
+        finally:
+            if why == FAILED and search.found.proved is not None:
+                listener.result(f"{FAILED}; what was proved until then stands: {folder / RECIPE}")
         if search.found.baseline is None:
             raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
-        return write(why and why + search.not_tried("Ctrl-C came"))
+        return write(why and why + search.not_tried("Ctrl-C came" if why == INTERRUPTED else "an error came"))
 
 
 def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s: float) -> Tune:

@@ -1,5 +1,6 @@
 """Each kept lever for itself: what it is worth beside all others that are kept, and out with what is worth nothing."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from hotlap.experiment.statistics import within_process
@@ -9,37 +10,52 @@ from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.tune import Worth
 
-from .screening import switchable
+from .screening import SETTLE_S, switchable
 from .state import State, worth_text
 
 MEASURE_S: Final = 12.0
-SETTLE_S: Final = 20.0
 COMPILE_SETTLE_SHARE: Final = 0.12
 """Of the budget: without another lever, what is compiled is compiled anew."""
 
 
 def each_for_itself(state: State) -> bool:
     """Measure what has no figure beside just these others; whether something went out. Raises BudgetSpent."""
-    out: list[str] = []
+    went = False
     if state.memory:  # they are kept for what they save, and cost time
         return False
     proof, own = state.found.proved, [use for use in state.best.levers if use not in state.given]
     if len(own) == 1 and own[0].name not in state.found.worth and proof is not None and not state.unproved:
         state.found.worth[own[0].name] = Worth(ratio=proof.ratio, interval=proof.interval, by=proof.how)
-    for use in _to_measure(state):
-        worth = _measure(state, use)
-        if worth is None:
+    done: set[str] = set()
+    while todo := [use for use in _to_measure(state) if use.name not in done]:
+        found = _measure(state, todo)
+        done |= found.keys()
+        low = {name: one for name, one in found.items() if one is not None and not _above(one)}
+        for name, worth in found.items():
+            if worth is not None and name not in low:
+                state.found.worth[name] = worth
+                state.say(f"worth  {name}  {worth_text(worth)}beside the others")
+        if not low:
             continue
-        if worth.interval is not None and worth.interval.low > 1:
-            state.found.worth[use.name] = worth
-            state.say(f"worth  {use.name}  {worth_text(worth)}beside the others")
-            continue
-        state.no_gain([use], worth)
-        state.refused.add(use.name)  # should the rest turn out to be slower, it is in again, and not looked at again
-        out.append(use.name)
-        state.best.levers = [one for one in state.best.levers if one.name != use.name]
-        state.budget.to_prove = state.unproved
-    return bool(out)
+        least = min(low, key=lambda name: low[name].ratio)
+        done -= low.keys() - {least}  # they may be worth something without it
+        _take_out(state, least, low[least])
+        went = True
+    return went
+
+
+def _above(worth: Worth) -> bool:
+    return worth.interval is not None and worth.interval.low > 1
+
+
+def _take_out(state: State, name: str, worth: Worth) -> None:
+    """A lever that is worth nothing goes out. Its figure stays, should no time be left to prove the rest."""
+    use = next(one for one in state.best.levers if one.name == name)
+    state.no_gain([use], worth)
+    state.found.worth[name] = worth
+    state.refused.add(name)  # should the rest turn out to be slower, it is in again, and not looked at again
+    state.best.levers = [one for one in state.best.levers if one.name != name]
+    state.budget.to_prove = state.unproved
 
 
 def _to_measure(state: State) -> list[records.Lever]:
@@ -59,19 +75,28 @@ def _to_measure(state: State) -> list[records.Lever]:
     return sorted([use for use in own if not known(use)], key=order) if len(own) > 1 else []
 
 
-def _measure(state: State, use: records.Lever) -> Worth | None:
-    """Without it and with it, in one process where that can be. None where it can't be told. Raises BudgetSpent."""
-    rest = [one for one in state.best.levers if one != use]
-    if _needed(state, use, rest):
-        return None
-    if state.levers[use.name].switchable and switchable(state, state.best.levers) and not state.sequential:
-        return _by_switching(state, use, rest)
-    return _by_turns(state, use, rest) if not state.sequential else None
+def _measure(state: State, todo: Sequence[records.Lever]) -> dict[str, Worth | None]:
+    """Without each and with it: of the first of these in one process where that can be, else of all that need starts of
+    their own, which they make at once. None where it can't be told. Raises BudgetSpent."""
+    first = todo[0]
+    if _needed(state, first) or (state.sequential and not _switched(state, first)):
+        return {first.name: None}
+    if _switched(state, first):
+        return {first.name: _by_switching(state, first)}
+    return _by_turns(state, [use for use in todo if not (_switched(state, use) or _needed(state, use))])
 
 
-def _needed(state: State, use: records.Lever, rest: list[records.Lever]) -> bool:
+def _switched(state: State, use: records.Lever) -> bool:
+    return state.levers[use.name].switchable and switchable(state, state.best.levers) and not state.sequential
+
+
+def _without(state: State, use: records.Lever) -> list[records.Lever]:
+    return [one for one in state.best.levers if one != use]
+
+
+def _needed(state: State, use: records.Lever) -> bool:
     """Whether one of the others does not apply without it."""
-    for other in rest:
+    for other in _without(state, use):
         lever = state.levers[other.name]
         beside = {one.name: one.settings for one in state.best.levers if one is not other}
         without = {name: settings for name, settings in beside.items() if name != use.name}
@@ -80,16 +105,18 @@ def _needed(state: State, use: records.Lever, rest: list[records.Lever]) -> bool
     return False
 
 
-def _alone(use: records.Lever) -> str:
-    """What a measurement is of, for where no time is left for it."""
-    return f"what {use.name} is worth beside the others"
+def _afford(state: State, seconds: float, use: records.Lever) -> None:
+    """For a figure. A first one comes before the interval of the whole is narrowed. Raises BudgetSpent."""
+    known = use.name in state.found.worth
+    state.budget.afford(seconds, f"what {use.name} is worth beside the others", narrowing=known)
 
 
-def _by_switching(state: State, use: records.Lever, rest: list[records.Lever]) -> Worth | None:
+def _by_switching(state: State, use: records.Lever) -> Worth | None:
+    rest = _without(state, use)
     compiled = any(state.levers[one.name].compiles for one in rest)
     settle_s = COMPILE_SETTLE_SHARE * state.budget.seconds if compiled else SETTLE_S
     start_s = 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
-    state.budget.afford(start_s + (settle_s if compiled else 2.0) + MEASURE_S, _alone(use))
+    _afford(state, start_s + (settle_s if compiled else 2.0) + MEASURE_S, use)
     full: Variant = tuple(one.name for one in state.best.levers)
     without: Variant = tuple(one.name for one in rest)
     try:
@@ -105,20 +132,46 @@ def _by_switching(state: State, use: records.Lever, rest: list[records.Lever]) -
     return Worth(ratio=ratio.ratio, interval=ratio.interval, beside=without, by="switching") if ratio else None
 
 
-def _by_turns(state: State, use: records.Lever, rest: list[records.Lever]) -> Worth | None:
-    """With a process that starts without it."""
-    state.budget.afford(2 * state.budget.best_start_s + state.budget.turns_s(2, LEAST_ROUNDS), _alone(use))
+def _by_turns(state: State, uses: Sequence[records.Lever]) -> dict[str, Worth | None]:
+    """With processes that start without each, as many of them as there is time for, taking turns with one that has
+    all."""
+    budget, full_s = state.budget, 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
+
+    def seconds(count: int) -> float:
+        return full_s + budget.starts_s(count) + budget.turns_s(count + 1, LEAST_ROUNDS)
+
+    _afford(state, seconds(1), uses[0])
+    new = sum(use.name not in state.found.worth for use in uses)  # these come first
+    counts = range(len(uses), 1, -1)
+    uses = uses[: next((n for n in counts if budget.affords(seconds(n), narrowing=n > new)), 1)]
+    none: dict[str, Worth | None] = dict.fromkeys([use.name for use in uses])
     try:
         full = state.incumbent()
     except NothingMeasured:
-        return None
-    side = state.started(f"without {use.name}", rest)
-    if not (side.ready and full.ready):
+        return none
+    if len(uses) == 1:
+        sides = [state.started(f"without {uses[0].name}", _without(state, uses[0]))]
+    else:
+        sides = [state.start(f"without {use.name}", _without(state, use)) for use in uses]
+        state.ready(*sides)
+    by_side = {side: use for side, use in zip(sides, uses, strict=True) if side.ready}
+    rounds = []
+    if by_side and full.ready:
+        per_row = any(state.resized([use]) for use in by_side.values())
+        most_s = MEASURE_S * (len(by_side) + 1) / 2
+        rounds = state.take_turns([*by_side, full], ROUNDS, most_s, per_row=per_row)
+    for side in sides:
         state.end_side(side)
-        return None
-    rounds = state.take_turns([side, full], ROUNDS, MEASURE_S, per_row=state.resized([use]))
-    state.end_side(side)
+    if any(side.measured.outcome == "memory" for side in sides) and len(uses) > 1:  # alone it may have enough
+        none = {use.name: None for use in by_side.values()}
+        if not by_side:
+            return _by_turns(state, uses[:1])
     if len(rounds) < LEAST_ROUNDS:
-        return None
-    found = within_process(log_ratios(rounds, side, full))
-    return Worth(ratio=found.ratio, interval=found.interval, beside=tuple(one.name for one in rest), by="turns")
+        return none
+    found = {use.name: (use, within_process(log_ratios(rounds, side, full))) for side, use in by_side.items()}
+    return none | {
+        name: Worth(
+            ratio=one.ratio, interval=one.interval, beside=tuple(x.name for x in _without(state, use)), by="turns"
+        )
+        for name, (use, one) in found.items()
+    }

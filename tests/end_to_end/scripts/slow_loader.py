@@ -2,7 +2,7 @@
 a trial. Its steps sleep too, so that those with workers take about the same time in each run.
 
 `leave-children N`: with processes that sleep for N seconds, which it leaves behind. `crash-in-workers` and
-`hang-in-workers`: what the workers do. There is no optimizer: importing what it needs takes a third of a trial.
+`hang-in-workers`: what the workers do. `ranks`: DDP over gloo, under torchrun. There is no optimizer: importing what it needs takes a third of a trial.
 """
 
 import sys
@@ -40,10 +40,15 @@ def main():
         seconds = sys.argv[sys.argv.index("leave-children") + 1]
         subprocess.Popen(["sleep", seconds])
         subprocess.Popen(["sleep", seconds], start_new_session=True)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    model, data = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), Slow()
+    sampler = torch.utils.data.RandomSampler(data)
+    if "ranks" in sys.argv:
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+        sampler = torch.utils.data.DistributedSampler(data)
     parameters = list(model.parameters())
     for epoch in range(100):
-        for x, y in torch.utils.data.DataLoader(Slow(), batch_size=4, shuffle=True):
+        for x, y in torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler):
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             by_hand(parameters)

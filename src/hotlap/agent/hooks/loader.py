@@ -233,7 +233,8 @@ def _patch_workers(agent: "Agent") -> None:
             return None
         path = os.path.join(start_folder(agent.session.folder), f"workers-{os.getppid()}.jsonl")
         guarded = functools.partial(spare, WORKER, lambda: None)
-        samples = WorkerSamples(path, type(given["dataset"]).__qualname__, original.__code__, guarded)
+        dataset = given["dataset"] if "dataset" in given else given["dataset_holder"][0]  # since torch 2.14
+        samples = WorkerSamples(path, type(dataset).__qualname__, original.__code__, guarded)
         samples.begin()
         return samples
 

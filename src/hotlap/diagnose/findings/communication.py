@@ -9,10 +9,10 @@ from ._base import Measured
 LEAST = 0.05
 WRAPPER = "DistributedDataParallel"
 INSTEAD = (
-    "exchange less often (accumulate gradients under no_sync), or less: embeddings with sparse gradients, "
-    "a communication hook that sends bfloat16"
+    "exchange less often (accumulate gradients under no_sync), or less data: sparse embedding gradients, a "
+    "communication hook that sends bfloat16"
 )
-TO_TELL = "to see what it costs, time the same steps under no_sync(), which exchanges nothing"
+TO_TELL = "to see the cost, time the same steps under no_sync(), which exchanges nothing"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -30,8 +30,8 @@ def find(measured: Measured) -> Finding | None:
             share=share,
             title=f"the backward of {root.name}, with the exchange of gradients {among}",
             where=measured.place_of(root),
-            evidence=f"backward {ms(backward_ms)}; how much of it is the exchange was not measured",
-            why="the backward ends when the gradients of all ranks have come, so it computes and waits",
+            evidence=f"backward {ms(backward_ms)}; how much of it is exchange was not measured",
+            why="the backward ends when the gradients of all ranks have arrived, so it computes and waits",
             instead=f"{TO_TELL}; then {INSTEAD}",
         )
     told = root.exchange
@@ -42,9 +42,9 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         title=f"exchanging gradients {among} in the backward",
         where=measured.place_of(root),
-        evidence=f"{ms(exposed * backward_ms)} of a backward of {ms(backward_ms)}, by {WRAPPER}'s own times of its "
-        f"first ten and one in a hundred after them; {hidden:.0%} of the exchange is hidden behind computing",
-        why="the backward ends when the gradients of all ranks have come; waiting for a rank that is late is in here",
+        evidence=f"{ms(exposed * backward_ms)} of a backward of {ms(backward_ms)}, by {WRAPPER}'s own timing of the "
+        f"first ten and then one in a hundred; {hidden:.0%} of the exchange is hidden",
+        why="the backward ends when the gradients of all ranks have arrived; waiting for a late rank is included",
         instead=f"{INSTEAD}; {TO_TELL}",
     )
 

@@ -13,9 +13,9 @@ from .communication import exchange_part, exchange_share
 from .launch import waited, waits
 from .unused_forwards import unused_ms
 
-QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
-AUTOTUNED = "; where sizes stay the same: `torch.backends.cudnn.benchmark = True` before the loop"
-SPARSE = "; attention by a mask that leaves most of it empty (a window, documents): FlexAttention with a block mask"
+QUANTIZED = "; if the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
+AUTOTUNED = "; if sizes stay the same: `torch.backends.cudnn.benchmark = True` before the loop"
+SPARSE = "; for attention with a mostly empty mask (a window, documents): FlexAttention with a block mask"
 INT8 = BF16 = (8, 0)
 FP16 = (7, 0)
 """Compute capabilities from which on tensor cores multiply int8 and bfloat16, and float16."""
@@ -31,11 +31,11 @@ SHORT_MS, SMALL_MS = 2.0, 0.2
 """Forward, backward and update of a step, and of a module in it, below which Python and dispatch may take most on a
 CPU: of small layers they took 0.03 to 0.1 ms a module."""
 ISSUING = (
-    "operations as small as these may take Python and dispatch longer than they compute: then a step with a larger "
-    "batch takes hardly longer"
+    "for such small operations Python and dispatch may take longer than computing; then a larger batch takes "
+    "hardly longer"
 )
 OR_ISSUING = ", or issuing its operations"
-LINE_OF = "; the line is of {}, which has most parameters"
+LINE_OF = "; the line is that of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
 LOWER: Final = re.compile("^lower precision [^,]*, ")
@@ -73,7 +73,7 @@ def find(measured: Measured) -> Finding | None:
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
         + (LINE_OF.format(names[0]) if len(names) > 1 else "")
         + _untrained(measured)
-        + ("; most steps hold an evaluation, whose forward is in it" if measured.evaluates_itself else ""),
+        + ("; most steps contain an evaluation, whose forward is included" if measured.evaluates_itself else ""),
         why=ISSUING if small else UNTOLD,
         instead=FEWER
         if small
@@ -114,7 +114,7 @@ def _untrained(measured: Measured) -> str:
     if facts is None or root is None or not root.optimized:
         return ""
     names = {one.name for one in facts.roots if one.optimized == 0 and one.training}
-    return f"; forwards of {', '.join(sorted(names))}, which no optimizer updates, are in it" if names else ""
+    return f"; forwards of {', '.join(sorted(names))}, which no optimizer updates, are included" if names else ""
 
 
 def _levers(measured: Measured, on_device: bool, small: bool) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def _lower(measured: Measured, on_device: bool) -> str:
         return ""
     if facts is not None and facts.capability is not None and FP16 <= facts.capability < BF16:
         return SCALED
-    return f"lower precision {'on the tensor cores' if on_device else 'if this CPU multiplies in it'}, "
+    return f"lower precision {'on the tensor cores' if on_device else 'if this CPU supports it'}, "
 
 
 def _autotuned(measured: Measured) -> str:
@@ -159,9 +159,9 @@ def _vocabulary(measured: Measured) -> str:
     odd = facts.device == "cuda" and root.classes % ALIGNED
     padded = f"; the vocabulary padded from {root.classes} to a multiple of {TILE}" if odd else ""
     if facts.mode == "inference":
-        return f"{padded}; logits of only those positions that are used, as `head(hidden[:, -1:])` in the forward"
+        return f"{padded}; compute logits only where they are used, such as `head(hidden[:, -1:])`"
     return (
-        f"{padded}; where logits of {root.classes} classes fill memory, `F.linear_cross_entropy` with its `options` "
+        f"{padded}; if logits of {root.classes} classes fill memory, `F.linear_cross_entropy` with its `options` "
         "(torch 2.13 or later), or head and loss in chunks of rows"
     )
 
@@ -176,6 +176,6 @@ def _only_infers(measured: Measured) -> bool:
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:
     """The autocast that the script calls it under, and the levers of this run. A library may set one inside of it."""
-    none = "the script turns no autocast on" if levers else "no autocast around it"
+    none = "the script uses no autocast" if levers else "no autocast"
     own = f"under autocast to {root.autocast}" if root.autocast else none
     return f"{own}; levers in: {', '.join(levers)}" if levers else own

@@ -10,8 +10,8 @@ from ._base import Measured
 ID, LEAST = "counters-on-device", 4
 """Counters that are read one after another; fewer hardly show."""
 INSTEAD = (
-    "`torch.load(..., map_location='cpu')` before `optimizer.load_state_dict`, or `fused=True`, which keeps the "
-    "counters on the device and reads none"
+    "`torch.load(..., map_location='cpu')` before `optimizer.load_state_dict`, or `fused=True`, which does not "
+    "read the counters"
 )
 
 
@@ -29,10 +29,9 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=updating,
         title=f"{one.name} reads its step counters from the device",
         where=call_of(measured.facts, ("load_state_dict",)) or measured.place_of(measured.root),
-        evidence=f"{one.counters} counters lie on the device, as where a checkpoint was loaded onto it; the update "
-        f"takes {ms(updating)} a step",
-        why="it is neither fused nor capturable, so it asks for the value of each counter, and waits for the device "
-        "each time",
+        evidence=f"{one.counters} counters are on the device, as after loading a checkpoint there; the update takes "
+        f"{ms(updating)} a step",
+        why="it is neither fused nor capturable, so it reads each counter and waits for the device each time",
         instead=INSTEAD,
         named=True,
     )

@@ -13,13 +13,15 @@ LEAST_OWN = 0.05
 LEAST_ALL = 0.10
 """Of the step: waits of the thread that trains, and of all threads together, from which they are told."""
 FOR_MODEL = "`OMP_NUM_THREADS=1`, or one for each core that is free"
-FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device"
-FROM_ALL = "this time is in no other finding's share: it is taken from all alike"
+FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 suffice for batches if the model is on a device"
+FROM_ALL = "other findings do not include this time: it is taken from all alike"
 LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 LEAST_SEEN_MS = 20.0
 """Of steps whose counters were read, in all: a thread is without a core for some ms at a time, so that of less one such
 time would say too much."""
+
+UNKNOWN = HostFacts(steps=0)
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,19 @@ def waits(measured: Measured) -> Waits | None:
     """What threads wait for a core, where it is notable. Threads wait for nobody's sake where the thread that trains
     never does: it is one of those that share an operation."""
     host, step, taken_ms = _host(measured), measured.step_ms, measured.taken_ms  # what workers take is in the batches
-    if host is None or host.threads_waited_ms is None or not measured.host_matters:
+    if host is None or host.threads_waited_ms is None:
+        host = UNKNOWN  # too few steps for the process's own counters: the machine's go over all of them
+    all_ms = _of_all_steps(measured)
+    if not measured.host_matters or (host is UNKNOWN and all_ms is None):
         return None
     part = measured.of_counted
-    own, every = part * (host.waited_ms or 0.0), part * host.threads_waited_ms
-    if (all_ms := _of_all_steps(measured)) is not None:
+    own, every = part * (host.waited_ms or 0.0), part * (host.threads_waited_ms or 0.0)
+    if all_ms is not None:
         own, every = all_ms, max(all_ms, every - own + all_ms)
     elif host.took_ms is not None and host.steps * host.took_ms < LEAST_SEEN_MS:
         return None
     own, every = max(0.0, own - taken_ms), max(0.0, every - taken_ms)
-    if host.waited_ms is not None and own < LEAST_COST * step:
+    if (host is UNKNOWN or host.waited_ms is not None) and own < LEAST_COST * step:
         every = own
     found = Waits(own, every, (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0, step)
     notable = found.itself or every >= LEAST_ALL * step or found.workers >= LEAST_OWN * step
@@ -81,7 +86,7 @@ def find(measured: Measured) -> Finding | None:
     because of other work of the machine are no cause of the command's: `by_others`.
     """
     facts, host, found = measured.facts, _host(measured), waits(measured)
-    if facts is None or host is None or found is None or not by_itself(measured):
+    if facts is None or found is None or not by_itself(measured):
         return None
     together, itself = facts.threads > 1, found.itself
     fewer = []
@@ -90,18 +95,17 @@ def find(measured: Measured) -> Finding | None:
     if any(loader.workers for loader in facts.loaders):
         fewer.append("fewer workers")
     if facts.world > 1:
-        fewer.append("cores of its own for each rank (torchrun --numa-binding=exclusive)")
+        fewer.append("separate cores for each rank (torchrun --numa-binding=exclusive)")
     return Finding(
         id="cpu-crowded",
         bound="unknown",
         share=min(1.0, found.own / measured.step_ms) if itself else 0.0,
         cost_ms=found.cost_ms,
         title="threads wait for a core",
-        evidence="; ".join([_waits(host), *_wanted(measured, facts, measured.cpu), *[FROM_ALL] * itself]),
-        why="an operation that threads share ends with the last of them: while one has no core the others wait for it, "
-        "at the end of every such operation"
+        evidence="; ".join([_waits(host, found), *_wanted(measured, facts, measured.cpu), *[FROM_ALL] * itself]),
+        why="an operation ends with the last of its threads: while one has no core, the others wait for it"
         if together
-        else f"{_when(measured.cpu)}more threads want to run than there are cores, so that they take turns",
+        else f"{_when(measured.cpu)}more threads want to run than there are cores",
         instead=", ".join([*fewer, f"{'or ' if fewer else ''}other processes on other cores (taskset)"]),
         levers=answering("threads") if together else (),
         beneath=not itself,
@@ -156,13 +160,15 @@ def _when(use: CpuUse | None) -> str:
     return "at times " if use is not None and use.running is not None and round(use.running) <= use.usable else ""
 
 
-def _waits(host: HostFacts) -> str:
+def _waits(host: HostFacts | None, found: Waits) -> str:
+    if host is None or host.threads_waited_ms is None:
+        return f"ready to run and without a core, by the machine's counters: {ms(found.own)} a step"
     own = "" if host.waited_ms is None else f"the thread that trains {ms(host.waited_ms)} a step, "
     switches = f"{host.involuntary:.0f}" if host.involuntary >= 10 else f"{host.involuntary:.2g}"
     of = f" of {ms(host.took_ms)}" if host.took_ms else ""
     return (
-        f"ready to run and without a core, over {counted(host.steps, 'step')}{of}: {own}"
-        f"all of its process together {ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
+        f"ready to run but without a core, over {counted(host.steps, 'step')}{of}: {own}all threads of its "
+        f"process together {ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
     )
 
 
@@ -184,5 +190,5 @@ def _wanted(measured: Measured, facts: Facts, use: CpuUse | None) -> list[str]:
     if workers and use is not None and use.waited_ms is not None:
         said.append(f"main threads of the command's processes waited for {ms(use.waited_ms)} a second")
     if use is not None and use.running is not None:
-        said.append(f"in the median {counted(round(use.running), 'thread')} of the machine had or wanted a core")
+        said.append(f"in the median {counted(round(use.running), 'thread')} on the machine ran or wanted to")
     return said

@@ -23,11 +23,12 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         cost_ms=most * measured.step_ms,
         title=f"the CPU quota of {use.quota:g} cores runs out",
-        evidence=f"in {use.throttled:.0%} of the cgroup's periods; threads were held for {ms(use.throttled_ms)} a "
-        f"second, summed over cores, in {ms(1000 * use.seconds)} of steady steps; {_threads(measured, use.cores)}",
-        why="a quota is time, not cores: many threads use it up early in a period (of 100 ms mostly), and then all "
-        "stand still until the next one",
-        instead="ask for more CPU (Docker --cpus, Kubernetes limits.cpu), or run no more threads and workers than the "
+        evidence=f"in {use.throttled:.0%} of the cgroup's periods; threads were stopped for {ms(use.throttled_ms)} a "
+        f"second, summed over cores, in {ms(1000 * use.seconds)} of steady steps; "
+        f"{_threads(measured, use.cores)}",
+        why="a quota is time, not cores: many threads use it up early in a period (mostly 100 ms), then all stop "
+        "until the next one",
+        instead="request more CPU (Docker --cpus, Kubernetes limits.cpu), or run no more threads and workers than the "
         "quota has cores",
         levers=answering("threads", "input"),
         beneath=True,

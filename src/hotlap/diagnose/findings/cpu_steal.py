@@ -24,10 +24,10 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         cost_ms=min(1.0, use.steal_ms / 1000) * measured.step_ms,
         title="the hypervisor takes cores away",
-        evidence=f"{use.steal_ms / wanted:.0%} of the time in which a core had work it was given to another machine "
+        evidence=f"{use.steal_ms / wanted:.0%} of the time that a core had work went to another virtual machine "
         f"({ms(use.steal_ms)} a second over {use.cores} cores, in {ms(1000 * use.seconds)} of steady steps)",
-        why="this is a virtual machine whose host has more to run than cores"
-        + ("; an operation that threads share waits for the one whose core is gone" if together else ""),
+        why="the host of this virtual machine is overcommitted"
+        + ("; an operation waits for the thread whose core is gone" if together else ""),
         instead="nothing in the script helps: use a machine with dedicated cores"
         + ("; fewer intra-op threads lose less" if together else ""),
         levers=answering("threads") if together else (),

@@ -13,14 +13,15 @@ CUDNN, CUDNN_OFF = "cudnn.enabled", "cuDNN is switched off"
 KNOWN = {
     "detect_anomaly": (
         ANOMALY,
-        "each op of the forward records a stack, and each gradient is searched for NaN",
-        "take out `torch.autograd.set_detect_anomaly(True)`, or set it False once the NaN is found",
+        "each forward op records a stack, and each gradient is checked for NaN",
+        "take out `torch.autograd.set_detect_anomaly(True)` once the NaN is found",
         ("set_detect_anomaly", "detect_anomaly"),
     ),
     "fill_uninitialized_memory": (
         "deterministic algorithms fill all new memory",
-        "each torch.empty is written over, in any op that allocates",
-        "`torch.utils.deterministic.fill_uninitialized_memory = False`, or no `use_deterministic_algorithms(True)`",
+        "each torch.empty is filled, in every op that allocates",
+        "`torch.utils.deterministic.fill_uninitialized_memory = False`, or leave out "
+        "`use_deterministic_algorithms(True)`",
         ("use_deterministic_algorithms",),
     ),
     "CUDA_LAUNCH_BLOCKING": (
@@ -37,9 +38,9 @@ KNOWN = {
     ),
     "profiler": (
         "a profiler records every step",
-        "each op of the host and the device is written down, and memory grows with each step",
-        "leave its `with` block after some steps; or `schedule=torch.profiler.schedule(wait=5, warmup=2, active=3)` "
-        "and `profiler.step()` in each step",
+        "each op of the host and the device is recorded, and memory grows with each step",
+        "leave its `with` block after some steps, or use `schedule=torch.profiler.schedule(wait=5, warmup=2, "
+        "active=3)` and `profiler.step()` in each step",
         ("profile", "record_shapes"),
     ),
     "set_sync_debug_mode": (
@@ -50,13 +51,13 @@ KNOWN = {
     ),
     CUDNN: (
         CUDNN_OFF,
-        "convolutions run as im2col and a product for each sample of the batch",
-        "take out `torch.backends.cudnn.enabled = False`; for results that repeat "
+        "convolutions run as im2col and a matrix product for each sample",
+        "take out `torch.backends.cudnn.enabled = False`; for reproducible results "
         "`torch.backends.cudnn.deterministic = True`",
         (),
     ),
 }
-UNTOLD = "; what it costs is in the phases, and was not measured"
+UNTOLD = "; its cost is in the phases and was not measured"
 OF_CUDA = frozenset({"CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING", "set_sync_debug_mode", CUDNN})
 """Those that change nothing where no step uses a device."""
 

@@ -29,9 +29,9 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=took * SAVED,
         title=f"{root.name} computes in double precision",
         where=place or measured.place_of(root),
-        evidence=f"parameters in {', '.join(root.dtypes)}; forward, backward and update compute for {ms(took)}",
-        why="float64 moves twice the bytes of float32 and computes half as fast, on most GPUs 32 times as slowly; "
-        "numpy makes it unless it is asked for another",
+        evidence=f"parameters in {', '.join(root.dtypes)}; forward, backward and update take {ms(took)}",
+        why="float64 moves twice the bytes of float32 and computes at half the speed, on most GPUs at 1/32; it is "
+        "numpy's default",
         instead="`model.float()`, and data as `torch.from_numpy(x).float()` or `x.astype(numpy.float32)`",
         named=True,
     )

@@ -10,7 +10,7 @@ LEAST = 0.2
 WITHOUT_GRADIENTS = ("inference_mode", "set_grad_enabled")
 """Not `no_grad`, under which averages of weights and metrics are made as often."""
 LESS = "evaluate less often, or fewer batches"
-SUMS = "keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not what all of them gave; "
+SUMS = "keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not all outputs; "
 
 
 def find(measured: Measured) -> Finding | None:
@@ -19,16 +19,16 @@ def find(measured: Measured) -> Finding | None:
         return None
     begins = call_of(measured.facts, ("eval",)) or call_of(measured.facts, WITHOUT_GRADIENTS)
     grows = next(growing(begins.file, begins.line), None) if begins is not None else None
-    copied = "; what all batches gave is kept, and copied anew for each" if grows is not None else ""
+    copied = "; the outputs of all batches are kept, and copied again for each batch" if grows is not None else ""
     return Finding(
         id="evaluation",
         bound="unknown",
         share=0.0,
         title=TITLE + copied,
         where=grows or begins,
-        evidence=f"steps in which one ran take {measured.evaluating:.0%} of the time after warm-up, and are left out "
-        "of step times and phases",
-        why="`x = torch.cat([x, y])` in a loop copies all that came before each time, and holds it to the end"
+        evidence=f"steps with an evaluation take {measured.evaluating:.0%} of the time after warm-up; step times and "
+        "phases leave them out",
+        why="`x = torch.cat([x, y])` in a loop copies everything before it each time and keeps it to the end"
         if grows is not None
         else "the model is not trained meanwhile",
         instead=(SUMS if grows is not None else "") + f"{LESS}, under torch.inference_mode() and in larger batches",

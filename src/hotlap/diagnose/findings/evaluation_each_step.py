@@ -24,8 +24,8 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=took,
         title="the model is evaluated in each step",
         where=call_of(facts, ("eval",)) or call_of(facts, WITHOUT_GRADIENTS),
-        evidence=f"most steps hold forwards in eval mode; what lies outside of data, model and optimizer, these among "
-        f"it, takes {ms(took)} of a step",
+        evidence="most steps contain forwards in eval mode; with these, code outside of data, model and optimizer "
+        f"takes {ms(took)} of a step",
         why="the model is not trained meanwhile",
         instead="evaluate every n steps or once an epoch, under torch.inference_mode() and in larger batches",
         named=True,

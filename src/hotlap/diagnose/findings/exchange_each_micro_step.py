@@ -28,9 +28,9 @@ def find(measured: Measured) -> Finding | None:
         share=exchange_share(measured) * (1 - 1 / micro),
         title=f"gradients are exchanged in more than one of {micro:.3g} micro-steps",
         where=call_of(facts, ("backward",)) or measured.place_of(root),
-        evidence=f"{facts.backwards} backwards for {facts.optimizer_steps} updates, and {WRAPPER} exchanged in more of "
-        "them than one for each update",
-        why="only the sum of the micro-steps is used, and that can be exchanged once, in the last of them",
+        evidence=f"{facts.backwards} backwards for {facts.optimizer_steps} updates, and {WRAPPER} exchanged in more "
+        "than one of them for each update",
+        why="only the sum over the micro-steps is used; one exchange, in the last of them, is enough",
         instead="`with model.no_sync():` around the forward and backward of all micro-steps but the last",
         named=True,
     )

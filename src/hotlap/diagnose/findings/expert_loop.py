@@ -27,8 +27,8 @@ def find(measured: Measured) -> Finding | None:
         title=f"a loop over the experts of {root.name} waits for the rows of each",
         where=where,
         evidence=f"the device has nothing queued when the host ends a step{UNTOLD}",
-        why="how many rows an expert gets is known on the device, so the host waits at each one, and shapes that "
-        "follow from values can't be compiled or recorded as a whole",
+        why="only the device knows how many rows an expert gets, so the host waits for each; such shapes can't be "
+        "compiled or captured as a whole",
         instead="compute all experts as one product: sort the tokens by expert (`chosen.flatten().argsort()`), stack "
         "the experts' weights, and call torch.nn.functional.grouped_mm (`torch._grouped_mm` in older torch)",
         named=True,

@@ -30,13 +30,13 @@ def find(measured: Measured) -> Finding | None:
         title="Python's garbage collector",
         where=called,
         evidence=f"{ms(gc_ms)} a step, {each:.2g} collections a step",
-        why="they come as objects are made, and one of the oldest generation goes through all of the program"
+        why="collections start as objects are made; a full one goes through all objects of the program"
         + (", and the script calls one itself" if called else ""),
         instead="take out `gc.collect()`, or call it once an epoch"
         if called
         else _fewer(measured, each)
-        + "`gc.collect(); gc.freeze()` after the first steps, so that what is there already is not gone through "
-        "again; or `gc.disable()`, with a `gc.collect()` between epochs",
+        + "`gc.collect(); gc.freeze()` after the first steps, so that existing objects are skipped; or "
+        "`gc.disable()`, with a `gc.collect()` between epochs",
         named=True,
     )
 
@@ -46,4 +46,7 @@ def _fewer(measured: Measured, each: float) -> str:
     loader = measured.loader
     if loader is None or each < 1 or not many_tensors(loader) or TENSORS_A_COLLECTION * each > loader.batch_tensors:
         return ""
-    return f"hand over fewer tensors a batch: {loader.batch_tensors:,} are as many objects, and more to take over; or "
+    return (
+        f"make batches of fewer tensors: each batch has {loader.batch_tensors:,}, and receiving them makes more "
+        "objects; or "
+    )

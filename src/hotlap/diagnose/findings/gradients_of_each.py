@@ -25,12 +25,12 @@ BY_VMAP: Final = (
     "`torch.func.functional_call(model, params, x[None])`, for all rows at once"
 )
 NORMS: Final = (
-    "; where only norms are wanted, one backward and hooks: of a linear layer a row's squared norm is "
-    "`x.square().sum(-1) * g.square().sum(-1)`, of its input and its output's gradient"
+    "; if only norms are needed, one backward with hooks: for a linear layer, a row's squared norm is "
+    "`x.square().sum(-1) * g.square().sum(-1)` (x its input, g the gradient of its output)"
 )
 OF_SUM: Final = (
-    "gradients with respect to the inputs, of rows that do not depend on each other: of the sum, "
-    "`torch.autograd.grad(y.sum(), x)`, one backward with the same result; with respect to parameters: "
+    "gradients with respect to inputs of independent rows: one backward of the sum, "
+    "`torch.autograd.grad(y.sum(), x)`; with respect to parameters: "
 )
 
 
@@ -62,13 +62,13 @@ def find(measured: Measured) -> Finding | None:
         bound="launch" if small else "compute",
         share=share,
         cost_ms=took * (1 - 1 / times),
-        title=f"gradients of {rows:.0f} rows by a backward for each",
+        title=f"{rows:.0f} rows get one backward each",
         where=where,
         evidence=f"{times:.3g} backwards an update of {rows:.0f} rows; they take {ms(measured.took_ms('backward'))} a "
         f"step{', with forwards of their own' if len(phases) > 1 else ''}",
-        why="operations on one row take the host longer to issue than to compute"
+        why="operations on one row take longer to issue than to compute"
         if len(phases) > 1
-        else "each goes through the graph of all rows, for zeros but in one of them",
+        else "each goes through the graph of all rows, though all but one have zero gradients",
         instead=BY_VMAP + NORMS if len(phases) > 1 else OF_SUM + BY_VMAP,
         named=True,
     )

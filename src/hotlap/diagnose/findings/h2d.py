@@ -31,11 +31,11 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{ms(took_ms)} of device time a step"
         + (f" for {loader.batch_bytes / 2**20:.1f} MiB" if loader and loader.batch_bytes else "")
         + f", from {'pinned' if pinned else 'pageable'} memory",
-        why="a copy from pageable memory goes through a staging buffer and the host waits for it"
+        why="a copy from pageable memory goes through a staging buffer, and the host waits for it"
         if not pinned
         else "the copy runs on the stream that computes, so neither overlaps the other",
-        instead="pin the batches, move them with `non_blocking=True`, and copy the next one on a stream of its own "
-        "while this one is computed",
+        instead="pin the batches, move them with `non_blocking=True`, and copy the next one on a separate stream while "
+        "this one is computed",
         levers=answering("h2d"),
     )
 
@@ -47,6 +47,6 @@ def _waits(share: float, took_ms: float, size: int) -> Finding:
         share=share,
         title="the device waits while a batch is moved to it",
         evidence=f"{ms(took_ms)} from before the copies of {size / 2**20:.1f} MiB until after them; any link is faster",
-        why="between them the device does other work, as another process's, or the host gives it none",
+        why="meanwhile the device does other work, for example of another process, or the host issues none",
         instead="see what else uses the GPU (`nvidia-smi`); move a batch while the one before is computed",
     )

@@ -11,23 +11,23 @@ from ._base import Measured, counted
 
 LEAST = 0.10
 MOSTLY = 0.7
-WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
-COLLECTS = "; `gc.collect(); gc.freeze()` after the first steps, so that the collector has less to go through"
-STANDS_STILL = "the model stands still meanwhile"
+WITHOUT_A_PROFILE = "`hotlap run --profile` names the lines"
+COLLECTS = "; `gc.collect(); gc.freeze()` after the first steps, so that the garbage collector has less to do"
+STANDS_STILL = "the model waits meanwhile"
 HOLDS = re.compile("operations of .* between the calls of its parts are in here")
 BESIDES = "runs besides the training forward"
 EACH, MOST = 0.8, 0.5
 """Of the steps, and of the phase, that a model runs in."""
 OF_THE_TRAINED = (
-    "what the training forward gives already needs no second one (`logits.detach()`); what is only shown: every n "
-    "steps; to act: for several environments at once"
+    "reuse what the training forward returned (`logits.detach()`); if it is only shown: every n steps; to act: "
+    "for several environments at once"
 )
 OF_ANOTHER = (
-    "what it gives of a sample that comes again is the same: once, before the loop, and kept; only the rows that need "
-    "it; less often; compiled, or in bfloat16"
+    "its result for a sample never changes: compute it once, before the loop, and keep it; or only for rows "
+    "that need it; less often; compiled, or in bfloat16"
 )
-OF_FUNCTIONS = "of functions, not modules, only the backward is seen"
-OF_MODULES = "a module called without gradients, as inside an autograd.Function, is not seen as one"
+OF_FUNCTIONS = "for functions that are no modules, hotlap sees only the backward"
+OF_MODULES = "hotlap does not see modules called without gradients, as inside an autograd.Function"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -47,9 +47,9 @@ def find(measured: Measured) -> Finding | None:
         title="code of the loop outside data, model and optimizer",
         evidence=f"{ms(measured.phases.other or 0)} of host time a step"
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
-        + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
+        + ("; the loop has no DataLoader, so making batches is included" if own else ""),
         why=f"{_unseen(measured) if bare else _meanwhile(measured)}; {WITHOUT_A_PROFILE}",
-        instead=f"log every n steps, compute metrics only in these{on_device}, make batches ahead"
+        instead=f"log every n steps, compute metrics only then{on_device}, make batches ahead"
         + (COLLECTS if _collects(measured) else ""),
     )
 
@@ -71,9 +71,9 @@ def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -
         title=f"{model.name} {BESIDES}" if model.trained else f"{model.name}, which no optimizer updates, {BESIDES}",
         where=measured.place_at(model.place),
         evidence=f"without gradients, under {how}, {counted(round(model.calls / model.steps), 'time')} a step, "
-        f"{ms(took[0])} on the host; all such forwards {ms(sum(took))} of the {ms(measured.phases.other or 0)} outside "
-        "of data, model and optimizer",
-        why="the training waits meanwhile, and has no backward of it",
+        f"{ms(took[0])} on the host; all such forwards {ms(sum(took))} of the {ms(measured.phases.other or 0)} "
+        "outside of data, model and optimizer",
+        why="training waits meanwhile, and no backward follows",
         instead=OF_THE_TRAINED if model.trained else OF_ANOTHER,
     )
 

@@ -28,14 +28,14 @@ def find(measured: Measured) -> Finding | None:
         bound="bandwidth",
         share=measured.share("optimizer") * one.idle,
         cost_ms=updating * one.idle,
-        title=f"{one.name} updates all rows of {'a table' if bare else 'an embedding'}, of which few were used",
+        title=f"{one.name} updates all rows of {'a table' if bare else 'an embedding'}, though few were used",
         where=where or measured.place_at(one.made) or measured.place_of(measured.root),
-        evidence=f"{one.idle:.0%} of what it holds lies in rows without a gradient; the largest matrix is "
-        f"{rows:,} x {width:,}; the update takes {ms(updating)} a step",
-        why="the gradient of an embedding is dense, so it is as large as the table, and the optimizer reads and writes "
-        "all of it and of its averages",
-        instead=f"{CALL if bare else '`nn.Embedding(..., sparse=True)`'} with torch.optim.SparseAdam for the tables "
-        "(or SGD, Adagrad), another optimizer for the rest; rows without a gradient then stay, where Adam's averages "
-        "moved them on",
+        evidence=f"{one.idle:.0%} of its numbers are in rows without a gradient; the largest matrix is {rows:,} x "
+        f"{width:,}; the update takes {ms(updating)} a step",
+        why="the gradient is dense, as large as the table, so the optimizer reads and writes all of the table and "
+        "its averages",
+        instead=f"{CALL if bare else '`nn.Embedding(..., sparse=True)`'} with torch.optim.SparseAdam for the "
+        "tables (or SGD, Adagrad), and another optimizer for the rest; rows without a gradient then stay "
+        "fixed, while Adam's averages still move them",
         named=True,
     )

@@ -13,7 +13,7 @@ ENOUGH = 8
 MANY_TENSORS = 32
 """Of a batch of workers, from which on their number is told."""
 MOSTLY = 0.5
-ONCE = "; samples that are the same in each epoch: make them once, keep the result in memory or on disk"
+ONCE = "; samples that never change: make them once and keep them in memory or on disk"
 AT_ONCE = (
     "; tensors in memory: index them with a whole batch of indices, "
     "`sampler=BatchSampler(RandomSampler(dataset), n, False), batch_size=None`"
@@ -31,9 +31,11 @@ def find(measured: Measured) -> Finding | None:
         return None
     evidence = f"next(DataLoader) takes {ms(measured.phases.data or 0)} of host time a step"
     if measured.gpu_phases is not None:
-        evidence += f"; the device stands still for {ms(measured.gpu_phases.data or 0)}"
+        evidence += f"; the device is idle for {ms(measured.gpu_phases.data or 0)}"
     if taken_ms:
-        evidence += f"; all cores are busy, more with workers than with the model, which lacks them for {ms(taken_ms)}"
+        evidence += (
+            f"; all cores are busy, more with workers than with the model, which waits for a core for {ms(taken_ms)}"
+        )
     return Finding(
         id="input",
         bound="input",
@@ -42,7 +44,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(loader),
         evidence=f"{evidence}; {counted(loader.workers, 'worker')}{tensors_of(loader)}",
         why=_why(measured, loader),
-        instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
+        instead="make batches of fewer, larger tensors, in pinned memory if the model is on a device"
         if _handed_over(measured, loader)
         else _in_processes(measured, loader) + _cheaper(measured, loader),
         levers=answering("input", *(("threads",) if measured.facts and measured.facts.device == "cuda" else ())),
@@ -51,14 +53,14 @@ def find(measured: Measured) -> Finding | None:
 
 def _why(measured: Measured, loader: LoaderFacts) -> str:
     if not loader.workers:
-        return "batches are made in the training process, one after another, while the model stands still"
+        return "batches are made in the training process, while the model waits"
     ready = f"{loader.asked - loader.late} of {loader.asked} batches were" if loader.late else "every batch was"
     if _ready(loader):
         crowded = ", and all cores are busy" if _full(measured) else ""
-        return f"the workers keep up: {ready} ready; taking one over from its worker is what takes the time{crowded}"
+        return f"the workers keep up: {ready} ready; receiving a batch from its worker takes the time{crowded}"
     slowly = "the workers make batches more slowly than the model uses them up"
     if loader.asked < ENOUGH or not loader.asked_ms or many_tensors(loader):
-        return f"{slowly}, or to take one over takes as long"
+        return f"{slowly}, or receiving a batch takes as long"
     return (
         f"{slowly}: {loader.late_ms / loader.asked_ms:.0%} of the wait was for {loader.late} of {loader.asked} batches"
     )
@@ -76,7 +78,7 @@ def tensors_of(loader: LoaderFacts) -> str:
 
 def _in_processes(measured: Measured, loader: LoaderFacts) -> str:
     if _full(measured):
-        return "make each batch cheaper: more workers find no core"
+        return "make each batch cheaper, as no core is free for more workers"
     return f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
 
 

@@ -19,7 +19,7 @@ def find(measured: Measured) -> Finding | None:
         return None
     if loader.iterators < max(LEAST_ITERATORS, loader.batches / 2):
         return None
-    rows = f"a permutation of {loader.rows:,} rows is drawn" if loader.rows else "the sampler begins anew"
+    rows = f"a permutation of {loader.rows:,} rows is drawn" if loader.rows else "the sampler starts again"
     workers = f", {loader.workers} worker processes start" if loader.workers and not loader.persistent else ""
     return Finding(
         id="iterator-each-step",
@@ -30,8 +30,8 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_at(loader.loop),
         evidence=f"{loader.iterators} iterators for {loader.batches} batches; data takes "
         f"{ms(measured.phases.data or 0)} of a step",
-        why=f"for each of them {rows}{workers}, and all but its first batch is thrown away",
-        instead="make it once, `batches = iter(loader)`, take `next(batches)`, and make another at StopIteration; "
-        "or `for batch in loader:`",
+        why=f"for each of them {rows}{workers}, and only its first batch is used",
+        instead="make it once, `batches = iter(loader)`, take `next(batches)`, and make a new one at StopIteration; or "
+        "`for batch in loader:`",
         named=True,
     )

@@ -13,7 +13,7 @@ LEAST_CALLS = 5
 """Calls of cudaMalloc a step, and in all: a loop makes none after its first steps. Fewer may be an evaluation's."""
 MOST, FAULT_MS = 0.5, 0.001
 """Calls a step, from which most steps have some; ms of a page fault, at most."""
-SHORT = "a smaller batch, or checkpoint blocks (torch.utils.checkpoint); drop what is not used before the peak; "
+SHORT = "use a smaller batch or checkpointing (torch.utils.checkpoint); free unused tensors before the peak; "
 FRAGMENTED = 2.0
 """Memory that is reserved over the peak in use, from which the cache is said to hold what nobody can use."""
 
@@ -36,7 +36,7 @@ def find(measured: Measured) -> Finding | None:
     shapes = max((root.shapes for root in facts.roots), default=0)
     told = [_calls(memory, steps), *_reserved(memory), *_shapes(shapes)]
     if named:
-        told.append(f"the process is in the system's kernel, where such calls work, for {ms(kernel_ms)} a step")
+        told.append(f"the process is in the Linux kernel, where such calls run, for {ms(kernel_ms)} a step")
     return Finding(
         id="late-mallocs",
         bound="memory",
@@ -47,11 +47,11 @@ def find(measured: Measured) -> Finding | None:
         else "memory is taken from the driver in steady steps",
         where=emptied or measured.place_of(measured.root),
         evidence="; ".join(told),
-        why="what is asked for does not fit beside the cache: all that is free goes back to the driver, which waits "
-        "for the device, and is taken from it again"
+        why="a request does not fit beside the cache, so all cached memory goes back to the driver and is taken "
+        "again; this waits for the device"
         if short
-        else "no block that is free has the size that is asked for, so the driver is asked for a new one; cudaMalloc "
-        "may wait for the device, and what was taken stays in the cache",
+        else "no free block fits the request, so the driver is asked for a new one; cudaMalloc may wait for the "
+        "device, and the cache grows",
         instead=(SHORT if short else "")
         + "keep shapes alike: pad to a few sizes, or write into buffers of the largest; "
         "PYTORCH_ALLOC_CONF=expandable_segments:True; take out torch.cuda.empty_cache()",
@@ -63,7 +63,7 @@ def find(measured: Measured) -> Finding | None:
 
 def _calls(memory: MemoryFacts, steps: int) -> str:
     times = memory.late_retries or memory.retries
-    retries = f", and {times} times the cache had to be freed first" if times else ""
+    retries = f"; {times} times the cache had to be freed first" if times else ""
     return f"{memory.late_mallocs} calls of cudaMalloc in {steps} steps after the first {memory.since}{retries}"
 
 

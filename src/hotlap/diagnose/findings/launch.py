@@ -14,12 +14,13 @@ INFERS = (
     "`with torch.inference_mode():` around it; larger batches"
 )
 NUMBERS = (
-    "; tensors that the forward makes of Python's numbers (`torch.tensor([...])`, a list as an index): make them once, "
-    "in `__init__` as buffers"
+    "; tensors made from Python numbers in the forward (`torch.tensor([...])`, a list as an index): make them "
+    "once as buffers, in `__init__`"
 )
 MASKS = (
-    "; `nn.TransformerEncoder` and `nn.TransformerDecoder` compare their mask with the causal one in each forward, and "
-    "the host waits: give `is_causal=True` (encoder) or `tgt_is_causal=True` (decoder) where it is, else False"
+    "; `nn.TransformerEncoder` and `nn.TransformerDecoder` compare their mask with a causal one in each "
+    "forward, and the host waits: pass `is_causal=True` (encoder) or `tgt_is_causal=True` (decoder) if it is "
+    "causal, else False"
 )
 
 
@@ -52,7 +53,7 @@ def find(measured: Measured) -> Finding | None:
         title="the device waits for Python to launch its kernels",
         where=measured.place_of(root),
         evidence=_evidence(measured),
-        why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
+        why="each operation is small: the host issues it more slowly than the device runs it",
         instead=(INFERS if infers else TRAINS) + _in_the_model(root),
         levers=answering("launches"),
     )
@@ -64,7 +65,7 @@ def _evidence(measured: Measured) -> str:
         ahead = f"the host is at most {ms(measured.lead_ms)} ahead of the device"
         return f"{ahead} in a step of {ms(measured.step_ms)}{measured.nvml}"
     parts = ", ".join(f"{name} {ms(took)}" for name, took in waits(measured).items() if took)
-    return f"{parts} on the device, which was done as soon as the host had issued the work{measured.nvml}"
+    return f"{parts} on the device, which finished as soon as the host had issued the work{measured.nvml}"
 
 
 def _in_the_model(root: RootFacts | None) -> str:

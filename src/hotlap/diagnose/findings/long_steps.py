@@ -32,10 +32,10 @@ def find(measured: Measured) -> Finding | None:
         share=long.share,
         cost_ms=long.share * measured.step_ms,
         title=f"{which} takes {long.long_ms / long.usual_ms:.0f} times as long",
-        evidence=f"{len(long.steps)} steps take {ms(long.long_ms)} in the mean, the others {ms(long.usual_ms)}: "
-        f"{long.share:.0%} of the time; phases and other findings are of the steps without",
-        why=f"what the loop does in these alone, such as an evaluation, a checkpoint or a rollout; {WITHOUT_A_PROFILE}",
-        instead="make it cheaper, do it less often, or beside the loop, in a thread or a process",
+        evidence=f"{len(long.steps)} steps take {ms(long.long_ms)} on average, the others {ms(long.usual_ms)}: "
+        f"{long.share:.0%} of the time; phases and other findings leave them out",
+        why=f"the loop does something only then, such as an evaluation, a checkpoint or a rollout; {WITHOUT_A_PROFILE}",
+        instead="make it cheaper, do it less often, or run it in another thread or process",
         named=True,
     )
 

@@ -54,15 +54,16 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=cost,
         title=f"gradients are summed over {times:.3g} micro-batches of {of}, with memory to spare",
         where=where or first_of(facts, _accumulates) or measured.place_at(root.called) or measured.place_of(root),
-        evidence=f"{times:.3g} backwards an update; forward and backward of a micro-batch take {ms(took / times)}; at "
-        f"the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB are in use; larger ones save {ms(cost)} at most",
-        why="operations of so few rows take the host longer to issue than to compute, so that larger micro-batches "
-        "take hardly longer",
+        evidence=f"{times:.3g} backwards an update; forward and backward of a micro-batch take {ms(took / times)}; "
+        f"at the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB are in use; larger micro-batches save "
+        f"{ms(cost)} at most",
+        why="operations on so few rows take longer to issue than to compute, so larger micro-batches take hardly "
+        "longer",
         instead=(
             f"{left} micro-batches of {more * rows:.3g} rows" if left > 1 else f"all {more * rows:.3g} rows at once"
         )
-        + f" in place of {times:.3g}: the same samples an update, and the same gradient where a mean loss is divided "
-        f"by {left}; BatchNorm would take its statistics of {more * rows:.3g} rows",
+        + f" in place of {times:.3g}: the same samples an update, and the same gradient if the mean loss is "
+        f"divided by {left}; BatchNorm then uses statistics of {more * rows:.3g} rows",
         named=True,
     )
 

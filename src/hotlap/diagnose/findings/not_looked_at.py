@@ -15,8 +15,8 @@ def find(measured: Measured) -> Finding | None:
         id="not-looked-at",
         bound="unknown",
         share=1.0 - looked_at,
-        title="steps that were timed and not looked at",
-        evidence=f"{measured.unseen}: {ms(measured.unseen_ms)} more, which may be spent on anything",
-        why="the script does something long in some steps, and few of these were among those that were looked at",
-        instead="--every-step, which looks at all of them",
+        title="time in steps that were not sampled",
+        evidence=f"{measured.unseen}: {ms(measured.unseen_ms)} more, for reasons that hotlap did not see",
+        why="some steps are much longer, and few of these were sampled",
+        instead="run with --every-step, which records all of them",
     )

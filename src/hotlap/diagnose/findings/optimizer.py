@@ -30,12 +30,12 @@ def find(measured: Measured) -> Finding | None:
         id="optimizer",
         bound="compute",
         share=share,
-        title=f"{names} {'update' if ' and ' in names else 'updates'} one tensor after another, in several passes each",
+        title=f"{names} {'update' if ' and ' in names else 'updates'} tensors one by one, in several passes each",
         where=measured.place_at(first.made) or measured.place_at(first.stepped),
         evidence=f"{counted(sum(one.tensors for one in optimizers), 'tensor')}; the update takes "
         f"{ms(measured.took_ms('optimizer'))} a step{f', with the optimizer of line {lines}' if lines else ''}",
-        why="each of its operations reads and writes a whole tensor again, or makes a new one, and is issued by itself",
-        instead=f"`{first.name}(..., fused=True)`: one kernel, which goes over parameters, gradients and averages once",
+        why="each operation is issued separately and reads and writes a whole tensor, or makes a new one",
+        instead=f"`{first.name}(..., fused=True)`: one kernel that passes over parameters, gradients and averages once",
         levers=answering("optimizer"),
         named=True,
     )

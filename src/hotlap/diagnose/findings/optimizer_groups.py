@@ -42,8 +42,8 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_at(one.made) or call_of(measured.facts, (one.name,)) or measured.place_at(one.stepped),
         evidence=f"{counted(one.tensors, 'tensor')} in {one.groups} groups; the update takes "
         f"{ms(measured.took_ms('optimizer'))} a step",
-        why="it updates all tensors of a group in a few calls, so that groups of one tensor cost as many calls each",
+        why="it updates each group in a few calls, so a group of one tensor costs as many calls as a large one",
         instead=(merged if one.differ else f"one group: `{one.name}(model.parameters(), ...)`")
-        + "; an optimizer's checkpoint from before keeps the old groups",
+        + "; earlier optimizer checkpoints keep the old groups",
         named=True,
     )

@@ -5,7 +5,7 @@ from hotlap.records.durations import ms
 
 from ._base import Measured
 
-UNTOLD = "a replay is one launch, so what in it takes the time needs a profile to tell (--profile)"
+UNTOLD = "a replay is one launch; --profile shows what takes the time in it"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -18,10 +18,10 @@ def find(measured: Measured) -> Finding | None:
         id="own-graph",
         bound="unknown" if measured.drained else "compute",
         share=share,
-        title="CUDA graphs of the script's own, and code around them",
+        title="the script's own CUDA graphs, and code around them",
         evidence=f"{ms(measured.phases.other or 0)} of host time a step"
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
-        + f"; {', '.join(facts.replayed)} lie in them",
+        + f"; {', '.join(facts.replayed)} are in them",
         why=UNTOLD,
-        instead="make what is recorded cheaper (compile it before, lower precision); read values every n steps",
+        instead="make the captured work cheaper (compile it first, lower precision); read values every n steps",
     )

@@ -24,8 +24,8 @@ TO_THE_LONGEST = (
     '(transformers: `DataCollatorWithPadding`, or padding="longest"), or cut it to that: `x[:, : lengths.max()]`'
 )
 BY_LENGTH = (
-    "batches of rows of one length: sort within chunks of many batches (transformers: `group_by_length=True`), or "
-    "several short rows in one"
+    "batch rows of similar length: sort within chunks of many batches (transformers: `group_by_length=True`), "
+    "or pack several short rows into one"
 )
 
 
@@ -47,7 +47,7 @@ def find(measured: Measured) -> Finding | None:
         title="padding is computed",
         where=call_of(facts, PADS) or first_of(facts, _fills_up) or _made_at(measured),
         evidence=_places(root),
-        why="the model computes it like all else, attention with the square of the length",
+        why="the model computes padding like everything else, in attention with the square of the length",
         instead=f"{TO_THE_LONGEST}; then {BY_LENGTH}" if all_alike else BY_LENGTH,
         named=True,
     )
@@ -62,21 +62,20 @@ def _padded_again(measured: Measured, root: RootFacts) -> Finding | None:
         id="padding",
         bound="compute",
         share=0.0,
-        title=f"{UNPACKS} fills all rows up to `{FIXED}`",
+        title=f"{UNPACKS} pads all rows to `{FIXED}`",
         where=where,
         evidence=_places(root),
-        why="packing leaves padding out of the recurrent layer alone: what comes after it, the loss and their backward "
+        why="packing skips padding only in the recurrent layer; what follows it, the loss and their backward "
         "compute it",
-        instead=f"leave out `{FIXED}`, and cut what the result is compared with to the longest row of the batch: "
-        "`x[:, : lengths.max()]`",
+        instead=f"leave out `{FIXED}`, and cut the targets to the longest row of the batch: `x[:, : lengths.max()]`",
         named=True,
     )
 
 
 def _places(root: RootFacts) -> str:
     return (
-        f"{root.padding:.0%} of the places in the first forwards of {root.name}; at {root.padding_of_all:.0%} of "
-        "the places all rows of a batch are padded"
+        f"{root.padding:.0%} of positions are padding in the first forwards of {root.name}; at "
+        f"{root.padding_of_all:.0%} of positions all rows are padded"
     )
 
 

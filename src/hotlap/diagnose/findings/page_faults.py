@@ -31,13 +31,13 @@ def find(measured: Measured) -> Finding | None:
     if host.faults < LEAST_FAULTS or system_ms < LEAST * measured.step_ms:
         return None
     disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
-    evidence = f"{host.faults:,.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
-    evidence += f"{ms(system_ms)} a step of all threads"
+    evidence = f"{host.faults:,.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; Linux takes "
+    evidence += f"{ms(system_ms)} a step over all threads"
     taken_ms = measured.of_counted * _taken_ms(host)
     ran_ms = measured.step_ms - measured.of_counted * (host.waited_ms or 0.0)
     known = not measured.cuda and taken_ms >= LEAST_NAMED * ran_ms > 0
     if known:
-        evidence += f", {ms(taken_ms)} of the thread that trains for its {host.own_faults:,.0f} faults"
+        evidence += f", {ms(taken_ms)} of it in the training thread, for {host.own_faults:,.0f} faults"
     return Finding(
         id=ID,
         bound="unknown",
@@ -45,9 +45,8 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=min(measured.step_ms, taken_ms) if known else None,
         title="Linux page faults: memory is given back and taken again each step",
         evidence=evidence,
-        why="the kernel clears each page of 4 KiB again when it is next touched, which also pushes from the caches "
-        "what is computed with",
-        instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",
+        why="Linux clears each 4 KiB page when it is next touched, which also evicts data from the caches",
+        instead="reuse buffers, or use an allocator that gives nothing back to Linux",
         levers=answering("page-faults"),
         beneath=not known,
         named=known and taken_ms >= MUCH * ran_ms,
@@ -61,7 +60,7 @@ def at_line(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
     )
     if part < MOST or file >= len(lines.files):
         return diagnosis
-    said = f"; {part:.0%} of the bytes of large tensors that the script's own lines make are made at this line, "
+    said = f"; {part:.0%} of the bytes of large tensors that the script makes come from this line, "
     said += f"{made / 2**20:,.1f} MiB a step"
     at = place_in(lines.files, (file, line, function))
     return with_findings(

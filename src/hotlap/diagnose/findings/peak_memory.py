@@ -12,18 +12,18 @@ MORE, LEAST_BYTES = 1.1, 2**28
 ABOUT = 1.02
 """Of the run's peak: a part that came later, and set no other one."""
 TITLES = {
-    "evaluation": "forwards without gradients (an evaluation) set the peak of memory, not training",
-    "checkpoint": "writing a checkpoint sets the peak of memory, not training",
+    "evaluation": "the memory peak comes from forwards without gradients (an evaluation), not from training",
+    "checkpoint": "the memory peak comes from writing a checkpoint, not from training",
 }
 LEANER = (
-    "a smaller batch there; keep numbers of each batch (`loss.item()`, sums), not its outputs or graph; on the CPU "
-    "(`.cpu()`) what has to be kept"
+    "use a smaller batch there; keep numbers of each batch (`loss.item()`, sums), not its outputs or graph; "
+    "move what must be kept to the CPU (`.cpu()`)"
 )
 SAVED = {
-    "device": "make the state on the CPU, one tensor after another: "
-    "`{name: value.cpu() for name, value in model.state_dict().items()}`",
-    "host": "write to the file itself, not to bytes in memory (`io.BytesIO`), and the tensors themselves, not copies "
-    "of all of them (`deepcopy`, `clone`); a large model in several files",
+    "device": "copy the state to the CPU, tensor by tensor: `{name: value.cpu() for name, value in "
+    "model.state_dict().items()}`",
+    "host": "write to the file itself, not to bytes in memory (`io.BytesIO`), and save the tensors themselves, not "
+    "copies (`deepcopy`, `clone`); split a large model into several files",
 }
 
 
@@ -45,9 +45,9 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title=TITLES[most.kind],
         where=grows or place,
-        evidence=f"{of} took {peak:.1f} GiB at most, in this; training had taken {before:.1f} GiB at most, so it adds "
+        evidence=f"{of} took {peak:.1f} GiB at most here; training had taken {before:.1f} GiB at most, so this adds "
         f"{peak - before:.1f} GiB or more",
-        why="the batch size of the training, and the smallest machine it runs on, could be chosen by training alone",
+        why="without it, training could use a larger batch or a smaller machine",
         instead=within + (SUMS if grows is not None else "") + LEANER if evaluates else SAVED[most.memory],
     )
 

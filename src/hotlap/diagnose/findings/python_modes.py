@@ -22,17 +22,16 @@ def find(measured: Measured) -> Finding | None:
         return None
     if root.modules * MODULE_MS < LEAST_COST * measured.step_ms:
         return None
-    name, sees = found[0], "operation of forward and backward" if dispatch else "call of a function of torch's"
+    name, sees = found[0], "operation of forward and backward" if dispatch else "call of a torch function"
     return Finding(
         id=ID,
         bound="launch",
         share=0.0,
         title=f"each operation goes through {' and '.join(found)}, in Python",
         where=call_of(facts, found) or measured.place_at(root.called) or measured.place_of(root),
-        evidence=f"{name} was on around half of the model's forwards or more",
-        why=f"torch calls the mode for each {sees}, which takes {KNOWN.get(name, '5 µs or more')} longer, however "
-        "small it is",
-        instead=f"where it only counts or records, in one step alone, as what it sees is the same in the next one: "
-        f"`with {name}(...) if step == 0 else contextlib.nullcontext():`",
+        evidence=f"{name} was on in half of the model's forwards or more",
+        why=f"torch calls the mode for each {sees}, which adds {KNOWN.get(name, '5 µs or more')} however small it is",
+        instead="if it only counts or records, use it in one step, as the next ones are the same: `with "
+        f"{name}(...) if step == 0 else contextlib.nullcontext():`",
         named=bool(dispatch),
     )

@@ -50,8 +50,8 @@ def settings(one: OptimizerFacts) -> str:
 def why(one: OptimizerFacts) -> str:
     """It waits."""
     return (
-        f"with a setting that is a tensor on the device, {one.name} that is neither fused nor capturable updates one "
-        "parameter after another, in a dozen kernels each, and waits for the value at each"
+        f"{one.name} is neither fused nor capturable, so with this setting it updates parameters one by one, in "
+        "a dozen kernels each, and waits for the value each time"
     )
 
 
@@ -59,7 +59,7 @@ def as_number(one: OptimizerFacts) -> str:
     """The change to make."""
     at = f" at line {one.made[1]}" if one.made else ""
     return (
-        f"a float: `{one.name}(..., lr=1e-3)`{at} and `group['lr'] = rate` with a number of Python's in the loop, "
-        "which updates all parameters together; or keep the tensor with `fused=True` (one kernel, which reads it on "
-        "the device) or `capturable=True`"
+        f"a float: `{one.name}(..., lr=1e-3)`{at} and `group['lr'] = rate` with a Python number in the loop, so "
+        "that all parameters are updated together; or keep the tensor and use `fused=True` (one kernel, which "
+        "reads it on the device) or `capturable=True`"
     )

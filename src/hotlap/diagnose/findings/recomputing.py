@@ -27,9 +27,9 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=forward,
         title=f"activations of {root.name} are recomputed, with memory to spare",
         where=call_of(facts, CALLS) or measured.place_of(root),
-        evidence=f"modules run inside the backward; at the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB are in "
-        f"use; the backward runs up to all of the forward again, {ms(forward)}",
-        why="checkpointing saves memory for time, and the memory is not needed here",
-        instead="call the blocks directly, `x = block(x)`, or checkpoint only as many as memory asks for",
+        evidence=f"modules run inside the backward; at the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB are "
+        f"in use; the backward recomputes the forward, up to {ms(forward)}",
+        why="checkpointing trades time for memory, and memory is not short here",
+        instead="call the blocks directly, `x = block(x)`, or checkpoint only as many as memory requires",
         named=True,
     )

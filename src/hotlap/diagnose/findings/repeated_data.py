@@ -22,8 +22,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(loader),
         evidence=f"the first batches of the first two of {loader.workers} workers have {loader.repeated_rows} rows in "
         "common, bit for bit",
-        why="each worker has a copy of an IterableDataset and iterates over all of it, unless the dataset itself takes "
-        "its share",
-        instead="in __iter__ take only every nth sample, from the worker's number: torch.utils.data.get_worker_info()",
+        why="each worker iterates over its own whole copy of an IterableDataset, unless the dataset selects its share",
+        instead="in __iter__ yield only every nth sample, by the worker's id: torch.utils.data.get_worker_info()",
         wrong=True,
     )

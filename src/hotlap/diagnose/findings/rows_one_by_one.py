@@ -28,8 +28,8 @@ def find(measured: Measured) -> Finding | None:
         title=f"rows of a tensor in memory ({loader.dataset}) are fetched one by one",
         where=call_of(measured.facts, ("DataLoader",)) or measured.place_of(loader),
         evidence=f"data takes {ms(measured.phases.data or 0)} a step, of batches of {rows:,} rows",
-        why=f"each batch is {rows:,} calls of __getitem__ and a stack of as many tensors, where one index would do",
-        instead="`for at in torch.randperm(len(x)).split(batch_size): batch = x[at], y[at]`; or hand the loader "
+        why=f"each batch makes {rows:,} calls of __getitem__ and stacks as many tensors; one index would do",
+        instead="`for at in torch.randperm(len(x)).split(batch_size): batch = x[at], y[at]`; or pass the loader "
         "`sampler=BatchSampler(RandomSampler(data), batch_size, False), batch_size=None`"
         + ("" if loader.dataset == "TensorDataset" else " and let `__getitem__` take a list of indices")
         + (ON_DEVICE if measured.cuda else ""),

@@ -31,9 +31,9 @@ def find(measured: Measured) -> Finding | None:
         where=first_of(facts, _keeps_graph),
         evidence=f"{times:.1f} backwards an update, {facts.retained:.0%} of them with `retain_graph=True`; they take "
         f"{ms(measured.took_ms('backward'))} a step",
-        why="what the losses have in common is gone through again for each of them",
-        instead="add the losses and go through once, `(first + second).backward()`: the gradients are the same sums, "
-        "and no graph is kept",
+        why="what the losses share is computed again for each of them",
+        instead="add the losses and call one backward, `(first + second).backward()`: the gradients are the same, and "
+        "no graph is kept",
         named=True,
     )
 

@@ -49,17 +49,16 @@ def find(measured: Measured) -> Finding | None:
         + (f" (+{ms(min(more_ms, last - first))} in {phase})" if phase and more_ms > 0 else "")
         + (f": {ms((last - first) / steps)} more in each" if steps else "")
         + (f"; {more}" if more else ""),
-        why="a hook that is registered again and not removed is called in all forwards that follow, as often as it was "
-        "registered"
+        why="a hook that is registered again without being removed runs once more in each later forward"
         if grown
-        else "what is joined with more of its kind in each step is copied whole each time"
+        else "joining a growing tensor or array copies all of it in each step"
         if joined
-        else "something that is kept grows: hooks, losses with their graphs (`total += loss`), lists, a cache",
-        instead="register hooks once, before the loop, or `handle.remove()` each after the forward that it is for"
+        else "something grows: hooks, losses with their graphs (`total += loss`), lists, a cache",
+        instead="register hooks once, before the loop, or `handle.remove()` each after its forward"
         if grown
-        else "write into a tensor that is there, `buffer[at : at + n] = new`, or keep a `collections.deque(maxlen=...)`"
+        else "write into an existing tensor, `buffer[at : at + n] = new`, or use a `collections.deque(maxlen=...)`"
         if joined
-        else "`total += loss.detach()`; bound what is kept; `del` what holds a graph",
+        else "`total += loss.detach()`; bound what is kept; `del` what keeps a graph alive",
         named=True,
     )
 

@@ -9,29 +9,29 @@ from ._base import MODEL, Measured
 BEGINS = {
     "trained": (
         "more of the model is trained",
-        "tensors that an optimizer holds and that want a gradient: {}, then {}",
-        "the backward goes on into layers that were frozen, and what it needs of them is kept",
-        "thaw the last layers alone, or later; what stays frozen before them runs under torch.no_grad()",
+        "trainable tensors in optimizers: {}, then {}",
+        "the backward now goes through layers that were frozen, and their activations are kept",
+        "unfreeze only the last layers, or later; run the frozen layers before them under torch.no_grad()",
     ),
     "backwards": (
-        "more losses go backward in each",
+        "there are more backwards in each",
         "backwards in a step: {}, then {}",
-        "each goes through all of its graph by itself",
-        "add the losses and go backward once; or the further one in one step of several",
+        "each goes through its whole graph",
+        "add the losses and call one backward; or use the extra loss only every few steps",
     ),
     "evaluation": (
-        "forwards without gradients come to each",
+        "each also runs forwards without gradients",
         "steps with a forward in eval mode or without gradients: hardly any, then most",
         "the model is not trained meanwhile",
-        "every n steps, under torch.inference_mode() and in larger batches; one forward for both where they are alike",
+        "run them every n steps, under torch.inference_mode() and in larger batches; share one forward if it is "
+        "the same",
     ),
     "compiled": (
         "torch.compile had something to compile just before",
         "graphs that were compiled in the steps before: {}, then {}",
-        "what fits none of the graphs gets one more, for sizes that vary, and beyond torch's limit of graphs none: "
-        "then it runs in eager mode",
-        "inputs of the same sizes, dtypes and settings in each step; `torch._dynamo.mark_dynamic` for a size that "
-        "varies; TORCH_LOGS=recompiles tells why",
+        "calls that fit no graph compile another one; beyond torch's limit they run in eager mode",
+        "keep input sizes, dtypes and settings the same; `torch._dynamo.mark_dynamic` for a size that varies; "
+        "TORCH_LOGS=recompiles shows why",
     ),
 }
 

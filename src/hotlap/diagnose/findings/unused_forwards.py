@@ -22,14 +22,14 @@ def find(measured: Measured) -> Finding | None:
         bound="compute",
         share=took / measured.step_ms,
         cost_ms=took,
-        title=f"{most.name} computes with gradients what no backward goes through",
+        title=f"{most.name} computes with gradients, but no backward follows",
         where=measured.place_at(most.place),
-        evidence=f"{_calls(most.unused_calls, most.unused_rows, most.steps)} from this line, through which no backward "
-        f"goes; {_calls(*used, most.steps)} of all models through which one does; the first kind takes {ms(took)} of "
-        f"the {ms(measured.phases.forward or 0.0)} of forwards",
-        why="for each the graph is built, and what it would take for a backward is kept up to its end",
-        instead="to act, to log, or for a target: call it under `torch.no_grad()`, and for many at once; where nothing "
-        "uses what it gives, leave it out",
+        evidence=f"{_calls(most.unused_calls, most.unused_rows, most.steps)} from this line without a backward; "
+        f"{_calls(*used, most.steps)} of all models with one; those without take {ms(took)} of the "
+        f"{ms(measured.phases.forward or 0.0)} of forwards",
+        why="each call builds a graph and keeps what a backward would need",
+        instead="to act, to log, or for a target: call it under `torch.no_grad()`, for many rows at once; if nothing "
+        "uses the result, remove it",
         named=True,
     )
 

@@ -29,9 +29,9 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_at(most.called) or measured.place_of(most),
         evidence=f"{most.with_gradients:,} of its {most.parameters:,} numbers have gradients, an optimizer holds "
         f"{most.optimized or 0:,}",
-        why="its graph is kept and gone through in the backward, and the gradients add up and are never read",
-        instead="`model.requires_grad_(False)` for what is not trained; where nothing before it learns, as before a "
-        "teacher, call it under `torch.no_grad()`",
+        why="the backward goes through its graph, and the gradients add up unused",
+        instead="`model.requires_grad_(False)` for what is not trained; if nothing before it is trained either, as for "
+        "a teacher, call it under `torch.no_grad()`",
         named=True,
     )
 

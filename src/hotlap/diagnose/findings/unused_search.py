@@ -19,9 +19,8 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title=f"{WRAPPER} looks for unused parameters in each step",
         where=call_of(facts, (WRAPPER, "DDP")) or measured.place_of(root),
-        evidence="find_unused_parameters=True; in the backwards that it samples (ten, and one in a hundred) none was "
-        "unused",
-        why="after each forward the graph is walked from the outputs to all parameters",
-        instead=f"`{WRAPPER}(model)` without it, which raises an error if one ever is; `static_graph=True` where the "
-        "same are unused in each step",
+        evidence="find_unused_parameters=True; in the sampled backwards (ten, then one in a hundred) none was unused",
+        why="after each forward it walks the graph from the outputs to all parameters",
+        instead=f"`{WRAPPER}(model)` without it raises an error if one ever is unused; use `static_graph=True` if the "
+        "same ones are unused in each step",
     )

@@ -20,12 +20,12 @@ def find(measured: Measured) -> Finding | None:
         bound="compute",
         share=share,
         cost_ms=share * measured.step_ms if known else None,
-        title="a backward goes on into a model that does not learn of it",
+        title="a backward goes on into a model that it does not train",
         where=measured.place_at(wasted.place),
         evidence=f"{wasted.share:.0%} of the backwards reach parameters whose gradients are zeroed before their "
-        f"optimizer steps, after all that are used; the host spends {wasted.part:.0%} of its time in backwards there",
-        why="as where a discriminator learns of samples that hang on the generator's graph: its backward goes through "
-        "all of that for gradients that are thrown away",
+        f"optimizer steps; the host spends {wasted.part:.0%} of its backward time there",
+        why="for example, a discriminator's loss on samples that are not detached goes back through the generator, "
+        "and those gradients are thrown away",
         instead="cut the graph between them: `discriminator(fake.detach())`, or make the input under `torch.no_grad()`",
         named=True,
     )

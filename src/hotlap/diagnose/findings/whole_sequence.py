@@ -22,10 +22,10 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title=f"the whole sequence goes through {root.name} for each new token",
         where=call_of(facts, ("generate",)) or measured.place_of(root),
-        evidence=f"{root.grows:.0%} of its first forwards got one token more than the forward before; what it costs is "
-        "in the phases, and was not measured",
-        why="what was computed of the tokens before is computed again, so a token takes longer the longer the sequence",
-        instead="keep keys and values and give the model the new token alone: with transformers `use_cache=True`, or "
-        '`cache_implementation="static"` where it is compiled; a recurrent model keeps its state',
+        evidence=f"{root.grows:.0%} of its first forwards got one token more than the one before; the cost is in the "
+        "phases and was not measured",
+        why="earlier tokens are computed again, so each new token takes longer than the last",
+        instead="keep keys and values and pass only the new token: with transformers `use_cache=True`, or "
+        '`cache_implementation="static"` if it is compiled; for a recurrent model, keep its state',
         named=True,
     )

@@ -19,10 +19,9 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title=f"each worker copies the Python objects of {loader.dataset}",
         where=measured.place_of(loader),
-        evidence=f"about {loader.objects:,} objects in its {loader.objects_in!r}; one of {loader.workers} workers has "
-        f"come to own {growth:.0f} MiB more while it was watched",
-        why="reading a Python object writes its reference count, so that the page it lies in is no longer shared with "
-        "the parent",
+        evidence=f"about {loader.objects:,} objects in its {loader.objects_in!r}; the memory of one of "
+        f"{loader.workers} workers grew by {growth:.0f} MiB while watched",
+        why="reading a Python object writes its reference count, so its page is no longer shared with the parent",
         instead="keep the data in one tensor or numpy array (strings as bytes with an array of offsets), or in a file",
         levers=(),
     )

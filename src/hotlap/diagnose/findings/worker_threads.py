@@ -29,8 +29,7 @@ def find(measured: Measured) -> Finding | None:
         where=call_of(measured.facts, SETS) or measured.place_of(loader),
         evidence=f"{loader.workers * threads} threads on {counted(measured.cpu.usable, 'core')}; batches are waited "
         f"for {ms(measured.phases.data or 0.0)} a step",
-        why="threads that share an operation end with the last of them, and each waits for a core; torch gives its own "
-        "one thread a worker, other libraries take all cores",
+        why="the threads compete for cores; torch uses one thread in each worker, but other libraries use all cores",
         instead="one thread a worker: in a `worker_init_fn` `torch.set_num_threads(1)`, `cv2.setNumThreads(0)`; for "
         "numpy and others `OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1` before the command",
         named=True,

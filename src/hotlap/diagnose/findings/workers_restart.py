@@ -24,14 +24,14 @@ def find(measured: Measured) -> Finding | None:
         id="workers-restart",
         bound="input",
         share=share,
-        title="workers start anew each epoch",
+        title="workers restart each epoch",
         where=measured.place_at(loader.loop) or measured.place_of(loader),
         evidence=f"{counted(again, 'restart')} of {counted(loader.workers, 'worker')}, each {took}: {share:.0%} of the "
-        "loop's time after warm-up; phases are of the steps without",
-        why="a DataLoader ends its workers with the epoch unless persistent_workers is set, and the loop waits while "
-        "new ones come up" + ("; spawned ones import everything again" if loader.context == "spawn" else ""),
-        instead="DataLoader(persistent_workers=True), made once and not anew each epoch, where nothing changes the "
-        "dataset between epochs, which they would not see; longer epochs",
+        "loop's time after warm-up; phases leave these steps out",
+        why="a DataLoader ends its workers after each epoch unless persistent_workers is set, and the loop waits "
+        "for new ones" + ("; spawned ones import everything again" if loader.context == "spawn" else ""),
+        instead="DataLoader(persistent_workers=True), made once, if nothing changes the dataset between epochs "
+        "(workers would not see that); longer epochs",
         levers=answering("input"),
         named=share >= MUCH,
     )

@@ -39,7 +39,7 @@ def differs(graph: Any, site: Site, result: Any, constant: Callable[[Any], Any])
     leaves = {leaf for node in made for leaf in node.all_input_nodes} - made | set(masks)
     own = _behind(site.final, leaves, lambda node: True) | set(site.inside)
     if any(node.op in {"placeholder", "get_attr"} for node in own) or len(own) > MOST_NODES:
-        raise Unchecked("it hangs together with other things")
+        raise Unchecked("it depends on other values")
     generator = torch.Generator("cpu").manual_seed(5)
     values = {}
     for leaf in sorted(leaves, key=order.__getitem__):

@@ -143,7 +143,7 @@ def transposed(node: Any) -> Any:
         return node.args[0] if {one, two} == {dims - 1, dims - 2} else None
     if op(node) == "getattr" and (node.args[1] == "mT" or (node.args[1] == "T" and dims == 2)):
         return node.args[0]
-    if op(node) == "t" and dims == 2:
+    if op(node) == "mT" or (op(node) in {"t", "numpy_T"} and dims == 2):  # torch 2.14 captures `x.mT` as a call
         return node.args[0]
     return None
 
@@ -181,7 +181,7 @@ class Finder:
         inside = set(site.inside)
         for node, at in self.order.items():
             if low < at < high and node not in inside and (writes(node) or _raw(node) in REGIONS):
-                raise Unfit("something is written, or autocast changes, between the two products")
+                raise Unfit("a tensor is written, or autocast changes, between the two products")
 
     # from softmax on to the product with v
 

@@ -105,7 +105,7 @@ class Rewrite:
         if any(op(user) != "getitem" or user.args[1] != 0 for user in node.users):
             raise Unfit("the weights are used for something else")
         if self.same_random and node.kwargs.get("training", True) and argument(node, 10, "dropout_p"):
-            raise Unfit("its dropout draws other numbers")
+            raise Unfit("its dropout would draw other numbers")
         node.update_kwarg("need_weights", False)
         self.report.rewritten += 1
         self.report.masked += not all(node.kwargs.get(name) is None for name in ("key_padding_mask", "attn_mask"))
@@ -151,7 +151,7 @@ class Rewrite:
             return
         allowed = ALLOWED[site.final.meta["example_value"].dtype]
         if not difference <= allowed:
-            raise Unfit(f"fused, it differs by {difference:.1%} from what is written, more than {allowed:.1%}")
+            raise Unfit(f"the fused result differs by {difference:.1%} from the original, more than {allowed:.1%}")
         self.checked.add(key)
 
     def _known(self, node: Any) -> Any:
@@ -183,7 +183,7 @@ class Rewrite:
         for at, step in enumerate(site.steps):
             scale = math.prod(later.value for later in site.steps[at + 1 :] if later.kind == "scale")
             if step.kind == "fill" and not step.value * scale <= NEVER:
-                raise Unfit(f"masked with {step.value:g}, which weighs something")
+                raise Unfit(f"masked with {step.value:g}, which is not negligible")
             if step.kind not in {"fill", "add"}:
                 continue
             try:

@@ -43,18 +43,19 @@ class Attention(_same_random.DrawsOtherwise):
     costs_s = 5.0
     switchable = True
     memory_order = 10
+    signs = ("scaled_dot_product", "attn_mask", "attn_bias")
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
         if not roots:
             return Applies(False, "no module's forward was seen")
         if not any(root.softmax for root in roots):
-            return Applies(False, "no softmax beside a product of matrices was found in the code of the model")
+            return Applies(False, "no softmax with matrix products was found in the model's code")
         if not any(root.by_hand for root in roots):
-            return Applies(False, "the code of the model holds attention by hand, but no softmax of it ran")
+            return Applies(False, "the model's code has attention by hand, but its softmax did not run")
         if all(root.compiled for root in roots):
-            return Applies(False, "the script compiles the model itself")
-        return Applies(True, "the code of the model calls softmax, and multiplies matrices")
+            return Applies(False, "the script already compiles the model")
+        return Applies(True, "the model's code calls softmax and multiplies matrices")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
         """What runs within other levers is not looked at, so it is not offered beside them."""

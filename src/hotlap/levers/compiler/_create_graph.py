@@ -26,7 +26,7 @@ KEPT: Final = re.compile(rb"\b(?:retain|create)_graph\s*=\s*(?!False\b|None\b|=)
 AGAIN: Final = re.compile(rb"\bcreate_graph\s*=\s*(?!False\b|None\b|=)\S")
 OF_WEIGHTS: Final = re.compile(r"(?i)param|weight|theta|\bvars\b|\.values\(\)")
 OF_PARAMETERS: Final = (
-    "the script differentiates gradients of parameters again ({}:{}), which a compiled backward can't be"
+    "the script differentiates parameter gradients again ({}:{}), which a compiled backward does not support"
 )
 MOST_FILES: Final = 500
 LARGEST: Final = 1 << 20

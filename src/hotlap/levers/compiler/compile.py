@@ -55,6 +55,7 @@ class Compiling(_same_random.DrawsOtherwise):
     stage = "compiler"
     compiles = True
     switchable = True
+    signs = ("CompiledFunction", "torch._dynamo", "torch._inductor", "BackendCompilerFailed", "Triton", "triton")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return None if environment.gpus or compiler_there() else NO_COMPILER
@@ -64,7 +65,7 @@ class Compiling(_same_random.DrawsOtherwise):
 
     def inert(self, facts: "Facts") -> str:
         """As where each forward is of an input whose gradient the script differentiates again."""
-        return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
+        return "" if any(one.graphs for one in facts.compiled) else "no forward could be compiled"
 
 
 class Compile(Compiling):
@@ -82,9 +83,9 @@ class Compile(Compiling):
         if not facts.roots:
             return Applies(False, "no module's forward was seen")
         if all(root.compiled for root in facts.roots):
-            return Applies(False, "the script compiles the model itself")
+            return Applies(False, "the script already compiles the model")
         if any(root.sparse for root in facts.roots):
-            return Applies(False, "the model has sparse embeddings, whose gradients torch.compile does not make")
+            return Applies(False, "the model has sparse embeddings, whose gradients torch.compile does not support")
         if not context.cuda and not compiler_there():
             return Applies(False, NO_COMPILER)
         return Applies(True, f"{sum(root.modules for root in facts.roots)} modules run eagerly")
@@ -133,9 +134,9 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     from ._worth_compiling import Worth
 
     if isinstance(module, torch.jit.ScriptModule):
-        raise Refused("torch.compile leaves modules of TorchScript as they are")
+        raise Refused("torch.compile does not compile TorchScript modules")
     if TRAINS in getattr(getattr(type(module).forward, "__code__", None), "co_names", ()):
-        raise Refused(f"the forward of {type(module).__name__} makes backwards itself")
+        raise Refused(f"the forward of {type(module).__name__} calls backward itself")
     prepare(module)
     compiled = Compiled(traceable(module, forward), mode)
     worth = Worth()

@@ -27,7 +27,10 @@ class CompileBlocks(Compiling):
     """`block.compile()` for each repeated block."""
 
     name = "compile-blocks"
-    meaning = "torch.compile of each repeated block: compiled once for all of them, so it starts sooner than the whole"
+    meaning = (
+        "torch.compile of each repeated block, compiled once for all of them, so it starts sooner than compiling "
+        "the whole model"
+    )
     settings = {"shapes": one_of(*SHAPES), **Compiling.settings}
     excludes = ("compile", "attention")
     costs_s = 30.0
@@ -43,9 +46,11 @@ class CompileBlocks(Compiling):
             return Applies(False, "no block of the model is repeated")
         kinds = max(root.block_kinds for root in roots)
         if kinds > MOST_KINDS:
-            return Applies(False, f"blocks of {kinds} kinds are compiled one after another, the whole at once: sooner")
+            return Applies(
+                False, f"blocks of {kinds} kinds are compiled one after another; compiling the whole model is quicker"
+            )
         if any(root.wrapper == "DataParallel" for root in roots):
-            return Applies(False, "DataParallel copies the modules, and copies would run the compiled originals")
+            return Applies(False, "DataParallel copies the modules, and the copies would run the compiled originals")
         return Applies(True, f"{blocks} repeated blocks run eagerly")
 
     def variants(self, context: Context) -> list[Settings]:
@@ -122,11 +127,11 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     from ._traceable import traceable
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
-        raise Refused("DataParallel copies the modules, and copies would run the compiled originals")
+        raise Refused("DataParallel copies the modules, and the copies would run the compiled originals")
     inner = internals()
     blocks = [block for block in repeated(root) if getattr(block, inner.IMPL) is None]
     if not blocks:
-        raise Refused("the model has no repeated blocks, or the script compiles them itself")
+        raise Refused("the model has no repeated blocks, or the script already compiles them")
     prepare(root)
     # All blocks share the limit of one code object, after which torch.compile runs eagerly without a word.
     config, kinds = inner.dynamo_config(), len({form_of(block) for block in blocks})

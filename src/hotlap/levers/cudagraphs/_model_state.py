@@ -75,7 +75,7 @@ class Model:
         now = self._read_tensors()
         for tensor in now:
             if type(tensor).__name__ not in {"Tensor", "Parameter"}:
-                raise TypeError(f"it holds a tensor of class {type(tensor).__name__}")
+                raise TypeError(f"it contains a tensor of class {type(tensor).__name__}")
         self._address: Callable[[Any], int] = torch.Tensor.data_ptr
         self._kinds_of = torch.Tensor.size, torch.Tensor.stride, operator.attrgetter("dtype")
         self._addresses, self._kinds = list(map(self._address, now)), self._kinds_in(now)

@@ -205,7 +205,7 @@ class GraphedTraining:
         rare = self.calls > PATIENCE and self.replays < self.calls / 2
         if any(t.requires_grad and t.is_leaf for t in inputs.tensors):
             if rare:
-                raise Unfit("its inputs are leaves that need a gradient")
+                raise Unfit("its inputs are leaf tensors that need a gradient")
             return None  # its gradient is mostly wanted to be differentiated again (penalties), which no record can
         same = self._model is not None and self._model.same()
         requires = attrgetter("requires_grad")
@@ -254,7 +254,7 @@ class GraphedTraining:
             self._model = self._model or Model(module)
             why = self._unfit(self._model, effects, output, inputs)
         except ODD as error:
-            why = f"it could not be looked at: {error}"
+            why = f"it could not be inspected: {error}"
         self._looks = self._looks + 1 if why and (effects.waits or effects.leaves) else 0
         if why and not 0 < self._looks < MOST_LOOKS:
             self._give_up(why)
@@ -295,13 +295,13 @@ class GraphedTraining:
         if effects.hooked:
             return "its modules or tensors have hooks, which a replay does not call"
         if effects.odd:
-            return f"its tensors can't be looked at: {effects.odd}"
+            return f"its tensors can't be inspected: {effects.odd}"
         if effects.leaves:
-            return "it leaves new tensors, or changed numbers, in the model or in its arguments"
+            return "it leaves new tensors, or changes numbers, in the model or its arguments"
         if effects.read.keys() - {storage(tensor) for tensor in (*model.tensors, *inputs.tensors)}:
-            return "it reads tensors that are neither the model's nor its arguments"
+            return "it reads tensors that belong neither to the model nor to its arguments"
         if len({tensor.device for tensor in effects.read.values()}) > 1:
-            return "it reads tensors of more than one device"
+            return "it reads tensors on more than one device"
         if why := _unfit_output(output, effects, inputs):
             return why
         return "it writes to its arguments" if any(storage(t) in effects.written for t in inputs.tensors) else ""
@@ -377,9 +377,9 @@ class GraphedTraining:
         module = self._module()
         assert module is not None, "its forward runs"
         if not self._device.has_room():
-            return "device memory has no room for what it keeps for the backward"
+            return "device memory has no room for the activations of a graph"
         if any(map(internals().tensor_hooks, self._parameters())):
-            return "its parameters have hooks, which recording would call"
+            return "its parameters have hooks, which capturing would call"
         bucket.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in inputs.tensors]
         first = dict(zip(map(id, reversed(inputs.tensors)), reversed(bucket.inputs), strict=True))
         alike = [first[id(t)] for t in inputs.tensors]  # the same ones where the script's are
@@ -402,9 +402,9 @@ class GraphedTraining:
             bucket.forward = self._device.capture(call.make)
             bucket.backward = self._device.capture(lambda: call.differentiate_into(bucket.gradients))
         if not ordinary.used == rehearsed.used == call.used():
-            return "its gradients are made differently each time"
+            return "its gradients are computed differently each time"
         if ordinary.plain != call.plain():
-            return "what it returns is made differently each time"
+            return "its outputs are computed differently each time"
         bucket.recorded(call.outputs.pop())
         call.gradients = ()
         again()

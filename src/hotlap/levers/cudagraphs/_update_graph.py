@@ -186,7 +186,7 @@ class GraphedUpdate:
         try:
             seen = look(optimizer, self._names, self._last if self.place is None else self.place.seen)
         except (RuntimeError, TypeError, AttributeError, KeyError) as error:
-            return self._give_up(optimizer, f"it could not be looked at: {error}")
+            return self._give_up(optimizer, f"it could not be inspected: {error}")
         if isinstance(seen, str):
             return self._wait(optimizer, seen)
         if self.place is not None and self._replay is not None and self.place.takes(seen):

@@ -31,9 +31,10 @@ class GraphOptimizer(Lever):
     excludes = ("optimizer-offload",)
     stage = "graphs"
     costs_s = 5.0
+    signs = ("CUDA graph", "CUDAGraph", "captur", "cudaErrorStreamCapture")
     unwritten = Unwritten(
-        "a CUDA graph needs gradients that stay at their addresses, a learning rate on the device and steps before it "
-        "is captured: no small diff, and every way of clearing gradients or changing the rate has to be looked at",
+        "a CUDA graph needs gradients at fixed addresses, a learning rate on the device and warm-up steps. That "
+        "is no small diff, and all code that clears gradients or changes the rate would need review",
         "optimizers",
     )
 
@@ -47,7 +48,7 @@ class GraphOptimizer(Lever):
         if all(whys):
             return Applies(False, whys[0] or "")
         if context.diagnosis.clock == "device":
-            return Applies(False, "the host runs ahead of the device, which does not wait for the optimizer's Python")
+            return Applies(False, "the host runs ahead, so the device does not wait for the optimizer's Python")
         memory = context.facts.memory
         copies = 4 * sum(root.parameters for root in context.facts.roots if root.training)  # in float32, at the peak
         if memory is not None and memory.peak_bytes + copies > FULL * memory.total_bytes:
@@ -88,7 +89,7 @@ def _why_not(optimizer: "OptimizerFacts") -> str | None:
     if not optimizer.builtin or optimizer.name not in KINDS:
         return f"{optimizer.name} has no fused update that reads its learning rate from the device"
     if optimizer.capturable:
-        return f"{optimizer.name} is capturable: the script may capture it itself"
+        return f"{optimizer.name} is capturable: the script may already capture it"
     return unfit(optimizer)
 
 
@@ -131,7 +132,7 @@ def prepare(optimizer: Any) -> str | None:
     if kind not in {getattr(torch.optim, name) for name in KINDS}:
         return f"{kind.__name__} is not one of torch's own"
     if any(group.get("capturable") for group in optimizer.param_groups):
-        return f"{kind.__name__} is capturable: the script may capture it itself"
+        return f"{kind.__name__} is capturable: the script may already capture it"
     if any(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups):
         return "its learning rate is a tensor"
     if any(type(p) not in {torch.Tensor, torch.nn.Parameter} for p in parameters):

@@ -52,9 +52,10 @@ class GraphTraining(Lever):
     excludes = ("activation-offload", "checkpoint-blocks")
     stage = "graphs"
     costs_s = 5.0
+    signs = ("CUDA graph", "CUDAGraph", "captur", "cudaErrorStreamCapture")
     unwritten = Unwritten(
-        "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
-        "backward, and one backward for each forward, which the lever looks at in each call",
+        "torch.cuda.make_graphed_callables needs sample inputs of every shape, gradients cleared before each "
+        "backward, and one backward for each forward; the lever checks this in each call",
         "calls",
     )
 
@@ -68,17 +69,17 @@ class GraphTraining(Lever):
         if facts.world > 1:
             return Applies(False, "the ranks of a distributed run exchange gradients while the backward runs")
         if all(root.compiled for root in trained):
-            return Applies(False, "the script compiles the model itself, and may capture it itself")
+            return Applies(False, "the script already compiles the model, and may capture it")
         if any(root.sparse for root in trained):
             return Applies(False, "the model has sparse embeddings, whose gradients have no fixed size")
         if by := next((root.shapes_by for root in trained if root.shapes_by), ""):
-            return Applies(False, f"its code names {by}, after which shapes follow from values")
+            return Applies(False, f"its code uses {by}, so shapes depend on values")
         if any(root.shapes > MOST_SHAPES for root in trained):
             return Applies(False, f"its inputs come in more than {MOST_SHAPES} shapes")
         if EXPANDABLE in context.active.get("allocator", {}).values():
-            return Applies(False, "with expandable segments CUDA graphs have hung")
+            return Applies(False, "CUDA graphs have hung with expandable segments")
         if context.diagnosis.clock == "device":
-            return Applies(False, "the host runs ahead of the device, which does not wait for launches")
+            return Applies(False, "the host runs ahead, so the device does not wait for launches")
         return Applies(True, "each step launches the kernels of forward and backward anew")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:

@@ -27,8 +27,8 @@ PATIENCE: Final = 16
 MOST_BYTES: Final = 4 << 20
 """Of a tensor that is staged: to copy it within the host's memory takes it less than a millisecond."""
 TWICE: Final = "the script differentiates its gradients again"
-NOTHING: Final = "no loss is read after its backward has begun, and nothing small is copied to the device"
-DIFFERENT: Final = "a loss that was read early was not what it was after the step: something had written to it"
+NOTHING: Final = "no loss is read after its backward has started, and nothing small is copied to the device"
+DIFFERENT: Final = "a loss read early differed after the step: something had written to it"
 
 
 class Root(NamedTuple):

@@ -44,7 +44,7 @@ class CpuThreads(Lever):
         if context.cuda:
             return self._for_batches(context)
         if not self.variants(context):
-            return Applies(False, "there is only one core, which is in use")
+            return Applies(False, "there is only one core")
         return Applies(True, f"{context.facts.threads} threads on {context.environment.usable_cores} cores by default")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
@@ -64,7 +64,7 @@ class CpuThreads(Lever):
                 False, f"the model runs on the device, and making batches takes only {share:.1%} of the step"
             )
         if not self.variants(context):
-            return Applies(False, "batches are made by one thread already")
+            return Applies(False, "batches are already made by one thread")
         return Applies(True, f"{context.facts.threads} threads make batches, {share:.0%} of the step")
 
     def variants(self, context: Context) -> list[Settings]:

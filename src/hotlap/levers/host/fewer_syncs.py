@@ -30,23 +30,23 @@ class FewerSyncs(Lever):
     """`loss.item()` on a stream of its own; `x.to(device)` without a wait."""
 
     name = "fewer-syncs"
-    meaning = "reading the loss waits for the loss alone, and small copies to the device are not waited for"
+    meaning = "reading the loss waits only for the loss, and small copies to the device do not wait"
     causes = {"syncs": 0}
     needs_gpu = True
     unwritten = Unwritten(
-        "whether a value was computed before the backward and not written to since is known when it is read, which the "
-        "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
+        "the lever checks at each read that the value was computed before the backward and not written since. "
+        "`hotlap patch RUN` rewrites the waits of a profiled run that it can",
         "reads",
     )
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
         if not context.cuda:
-            return Applies(False, "the model runs on the CPU; nothing is queued there that the host could wait for")
+            return Applies(False, "the model runs on the CPU, where nothing is queued to wait for")
         if not (facts.roots or facts.optimizers):
             return Applies(False, "no model and no optimizer was seen")
         if facts.world > 1:
-            return Applies(False, "several processes: what they exchange may change a loss after its backward, unseen")
+            return Applies(False, "several processes: their exchange may change a loss after its backward")
         if facts.mode == "inference":
             return Applies(False, "the command only infers: no backward runs while values are read")
         return Applies(True, "where the script reads its loss, the host may wait for the whole step")

@@ -25,6 +25,7 @@ class FusedOptimizer(Lever):
     risk = "numeric"
     tolerance = 0.005
     switchable = True
+    signs = ("fused",)
 
     def applies(self, context: Context) -> Applies:
         optimizers = context.facts.optimizers

@@ -29,7 +29,7 @@ class HostAllocator(Lever):
     """glibc's MALLOC_ variables, or jemalloc by LD_PRELOAD."""
 
     name = "host-allocator"
-    meaning = "host memory that a step frees is kept for the next one, not given back to the kernel"
+    meaning = "host memory that a step frees is kept for the next one instead of going back to Linux"
     causes = {"page-faults": 0}
     risk = "exact"
     settings = {"allocator": one_of(*ALLOCATORS)}
@@ -43,15 +43,15 @@ class HostAllocator(Lever):
         if not _glibc(context.environment):
             return Applies(False, "it is for Linux with glibc")
         if own := sorted(name for name in os.environ if name.startswith(OWN)):
-            return Applies(False, f"the environment sets its allocator itself: {', '.join(own)[:80]}")
+            return Applies(False, f"the environment already sets an allocator: {', '.join(own)[:80]}")
         share = self.share(context)
         if host.faults < LEAST_FAULTS:
             return Applies(False, f"only {host.faults:.0f} page faults a step")
         if share < LEAST_SHARE:
             hidden = ", and the device hides it" if context.cuda else ""
-            return Applies(False, f"the kernel takes only {ms(host.system_ms)} of a step{hidden}")
+            return Applies(False, f"Linux takes only {ms(host.system_ms)} of a step{hidden}")
         return Applies(
-            True, f"{host.faults:.0f} page faults a step; the kernel takes {ms(host.system_ms)} of it, {share:.0%}"
+            True, f"{host.faults:.0f} page faults a step; Linux takes {ms(host.system_ms)} of it, {share:.0%}"
         )
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:

@@ -61,6 +61,7 @@ class LoaderWorkers(Lever):
         "inference": MARK,
     }  # fmt: skip
     redraws = True
+    signs = ("DataLoader worker", "ConnectionResetError", "BrokenPipeError", "Too many open files", "shared memory")
 
     def applies(self, context: Context) -> Applies:
         loader = context.facts.feeding
@@ -69,7 +70,7 @@ class LoaderWorkers(Lever):
         if loader.on_device:
             return Applies(False, "the dataset returns tensors on the device, which worker processes can't make")
         if loader.iterable and loader.workers == 0:
-            return Applies(False, "an IterableDataset in several workers repeats its data unless it shards itself")
+            return Applies(False, "each worker would deliver all data of an IterableDataset unless it shards itself")
         share = context.share_of("data", "h2d")
         if share < LEAST_SHARE:
             return Applies(False, f"data and h2d take only {share:.1%} of the step")
@@ -132,7 +133,7 @@ class LoaderWorkers(Lever):
             from hotlap.agent.seams import NothingToDo
 
             if isinstance(loader.dataset, torch.utils.data.IterableDataset) and loader.num_workers == 0:
-                raise NothingToDo("an IterableDataset in several workers repeats its data unless it shards itself")
+                raise NothingToDo("each worker would deliver all data of an IterableDataset unless it shards itself")
             if _has_it_already(loader, settings):
                 raise NothingToDo(f"the loader has {loader.num_workers} workers already, and the other settings too")
             _draw_in_time(loader)

@@ -64,7 +64,7 @@ class Cycle:
         gradient = next((p.grad for p in _parameters_of(optimizer) if p.grad is not None), None)
         version = None if gradient is None else internals().version_of(gradient)
         if self.done and self._version is not None and (version is None or version <= self._version):
-            self._stand_aside("the script clears its gradients otherwise than by zero_grad")
+            self._stand_aside("the script clears gradients without zero_grad")
         self._version = version
 
     # putting it in

@@ -16,15 +16,15 @@ class Accumulate(Lever):
     """As many backwards for each `optimizer.step()` as the setting `parts` says."""
 
     name = "accumulate"
-    meaning = "each batch in several parts, whose mean gradient makes one update; batch statistics are those of parts"
+    meaning = "each batch in several parts, with one update by their mean gradient; batch statistics are of the parts"
     risk = "semantic"
     settings = {"parts": integer(2, 1024)}
     saves_memory = True
     resizes_step = True
     excludes = ("batch-size",)
     unwritten = Unwritten(
-        "what a loop does once a batch (clipping, schedules, logs, means over the loader's length) would have to be "
-        "told from what it does once an update, and the source does not say which is which",
+        "the source does not show which work belongs to each batch and which to each update (clipping, "
+        "schedules, logs), and a patch would have to separate them",
         "batches",
     )
 
@@ -35,7 +35,7 @@ class Accumulate(Lever):
         if not any(root.training for root in facts.roots):
             return Applies(False, "no module's forward was seen in training")
         if len(facts.optimizers) > 1:
-            return Applies(False, f"{len(facts.optimizers)} optimizers take turns, and one cycle can't be told for all")
+            return Applies(False, f"{len(facts.optimizers)} optimizers take turns, without one cycle for all")
         if any(optimizer.sparse for optimizer in facts.optimizers):
             return Applies(False, "sparse gradients are not accumulated in place")
         if not self.variants(context):

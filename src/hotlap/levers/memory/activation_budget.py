@@ -30,7 +30,7 @@ class ActivationBudget(Lever):
         if not any(root.training for root in roots):
             return Applies(False, "no module's forward was seen in training")
         if not ours and not any(root.compiled for root in roots):
-            return Applies(False, "nothing is compiled: it needs a lever that compiles")
+            return Applies(False, "nothing is compiled; it needs a lever that compiles")
         return Applies(True, f"{ours[0] if ours else 'the script'} compiles the model and its backward")
 
     def variants(self, context: Context) -> list[Settings]:

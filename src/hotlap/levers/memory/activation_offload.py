@@ -34,7 +34,7 @@ class ActivationOffload(Lever):
         if not roots:
             return Applies(False, "no module's forward was seen in training")
         if any(root.compiled for root in roots):
-            return Applies(False, "the script compiles the model, whose graphs do not take the hooks of offloading")
+            return Applies(False, "the script compiles the model, and offloading hooks do not work in its graphs")
         return Applies(True, "activations stay on the device until the backward")
 
     def variants(self, context: Context) -> list[Settings]:

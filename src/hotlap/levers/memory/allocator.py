@@ -28,7 +28,7 @@ class Allocator(Lever):
     """The variable PYTORCH_CUDA_ALLOC_CONF."""
 
     name = "allocator"
-    meaning = "torch's allocator of device memory is set so that it fragments less and asks the driver less often"
+    meaning = "settings of torch's device allocator that fragment less and call the driver less often"
     causes = {"allocator": 0, "memory": 1}
     risk = "exact"
     settings = {"conf": Setting(f"one of {' | '.join(CONFS)}", CONFS.__contains__)}
@@ -39,15 +39,15 @@ class Allocator(Lever):
     def applies(self, context: Context) -> Applies:
         memory = context.facts.memory
         if not context.cuda:
-            return Applies(False, "the model runs on the CPU; the allocator is that of CUDA memory")
+            return Applies(False, "the model runs on the CPU; this allocator is for CUDA memory")
         own = own_setting(context.environment)
         if own:
             return Applies(False, f"{own} is set already")
         if memory is None:
-            return Applies(False, "nothing is known of the allocator")
+            return Applies(False, "the allocator was not observed")
         evidence = _evidence(memory)
         if not evidence:
-            return Applies(False, "no allocation in the loop went to the driver, and memory is not short")
+            return Applies(False, "no allocation in the loop reached the driver, and memory is not short")
         return Applies(True, evidence)
 
     def variants(self, context: Context) -> list[Settings]:
@@ -72,7 +72,7 @@ class Allocator(Lever):
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         own = own_setting(environment)
-        return super().fits(environment, settings) or (f"{own} is set already, and stands" if own else None)
+        return super().fits(environment, settings) or (f"{own} is already set" if own else None)
 
     def environment(self, settings: Settings) -> dict[str, str]:
         return dict.fromkeys(VARIABLES, str(settings["conf"]))
@@ -83,7 +83,7 @@ class Allocator(Lever):
         own = [os.environ[name] for name in VARIABLES if os.environ.get(name, settings["conf"]) != settings["conf"]]
         if own:  # set by the script itself before `import torch`; the allocator reads it at its first use
             os.environ.update(dict.fromkeys(VARIABLES, own[0]))
-            raise Refused(f"the script sets the allocator itself, to {own[0]}")
+            raise Refused(f"the script already sets the allocator, to {own[0]}")
 
     def source(self, settings: Settings) -> str:
         return f"PYTORCH_ALLOC_CONF={settings['conf']} python ...  # before torch 2.9: PYTORCH_CUDA_ALLOC_CONF"
@@ -98,7 +98,7 @@ def _evidence(memory: "MemoryFacts") -> str:
     """Why the allocator's settings may matter; nothing where they can't."""
     steps = memory.step - memory.since
     if memory.retries:
-        return f"{memory.retries} allocations failed at first, and the cache had to be freed"
+        return f"{memory.retries} allocations failed at first, so the cache had to be freed"
     if memory.late_mallocs and steps:
         return f"{memory.late_mallocs} calls of cudaMalloc in {steps} steps after the first {memory.since}"
     if memory.total_bytes and memory.peak_reserved_bytes > FULL * memory.total_bytes:

@@ -21,11 +21,12 @@ class ChannelsLast(_same_random.DrawsOtherwise):
     """`model.to(memory_format=torch.channels_last)`."""
 
     name = "channels-last"
-    meaning = "images and convolution weights in NHWC order, which the fast kernels take without transposing"
+    meaning = "images and convolution weights in NHWC order, which fast kernels use without transposing"
     causes = {"arithmetic": 5, "bytes": 4, "layout": 0}
     risk = "numeric"
     tolerance = 0.005
     switchable = True
+    signs = ("invalid gradient", "channels_last", "memory format", "stride", "view size is not compatible")
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
@@ -34,7 +35,7 @@ class ChannelsLast(_same_random.DrawsOtherwise):
         if all(root.channels_last for root in roots if root.conv_input_4d):
             return Applies(False, "the model is in channels_last already")
         if any(root.wrapper == "DistributedDataParallel" for root in roots):
-            return Applies(False, "under DDP the gradient buckets already fix the strides; set it before DDP(model)")
+            return Applies(False, "under DDP the gradient buckets fix the strides; set it before DDP(model)")
         return Applies(True, "2-d convolutions run in NCHW order")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:

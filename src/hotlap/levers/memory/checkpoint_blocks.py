@@ -23,7 +23,7 @@ class CheckpointBlocks(Lever):
     """`torch.utils.checkpoint.checkpoint` around each repeated block."""
 
     name = "checkpoint-blocks"
-    meaning = "activations of repeated blocks are computed again in the backward instead of kept"
+    meaning = "activations of repeated blocks are recomputed in the backward instead of kept"
     causes = {"memory": 3}
     risk = "exact"
     settings = {"every": integer(1, MOST_BLOCKS)}

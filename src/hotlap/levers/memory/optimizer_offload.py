@@ -28,8 +28,8 @@ class OptimizerOffload(Lever):
     saves_memory = True
     memory_order = 90
     unwritten = Unwritten(
-        "it takes two hooks of some 20 lines that keep what of the optimizer's state is where; checkpoints and "
-        "whatever else reads the state between steps have to be looked at",
+        "it needs two hooks of about 20 lines that move the optimizer's state; checkpoints and other code that "
+        "reads the state between steps would need review",
         "optimizers",
     )
 
@@ -60,7 +60,7 @@ class OptimizerOffload(Lever):
 
 def _why_not(optimizer: "OptimizerFacts") -> str | None:
     if not optimizer.builtin or optimizer.name not in STATES:
-        return f"{optimizer.name} is not one of torch's own, so what it does with its state is not known"
+        return f"{optimizer.name} is not one of torch's own, so how it uses its state is unknown"
     if optimizer.capturable:
         return f"{optimizer.name} is capturable, so its state must stay at its address"
     return None

@@ -25,6 +25,7 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
     excludes = ()
     switchable = True
     memory_order = 20
+    signs = ("BFloat16", "bfloat16", "same dtype")
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts

@@ -54,9 +54,9 @@ class Rule:
 
 FLAG = re.compile(r"\s*\w+\.(set_\w+\(.*\)|backends\.[\w.]+ = \w+)\s*$")
 """A statement that does nothing but set torch up: what is written behind the imports goes behind these."""
-NO_LOOP = "no `.backward()` was found in your files: a framework runs the loop, so nothing of it can be written here"
-AT_LAUNCH = "set in the environment, in the command to start below; nothing of it is in the source"
-NO_TORCH = "`torch` itself is not imported in this file, or the name means something else here"
+NO_LOOP = "no `.backward()` was found in your files: a framework runs the loop, so there is no line to change"
+AT_LAUNCH = "set in the environment, in the start command below; the source stays as it is"
+NO_TORCH = "`torch` is not imported in this file, or the name means something else here"
 
 
 def written(changes: Changes, where: Iterable[Line | Site], partly: str = "", notes: Iterable[str] = ()) -> Edit:
@@ -81,7 +81,7 @@ def at_launch(lever: Lever) -> Rule:
         texts = [(s, text) for s in places.project.sources.values() for text in s.every(cst.SimpleString)]
         named = [s.place(text) for s, text in texts if re.split(r"[=:]", str(text.evaluated_value))[0] in variables]
         if named:
-            raise CannotWrite("the source sets this in its environment itself", named)
+            raise CannotWrite("the source already sets this in its environment", named)
         return Edit(places.project, notes=(AT_LAUNCH,))
 
     return Rule(edit)

@@ -22,7 +22,7 @@ LAYER = re.compile(r"torch\.nn\.")
 DEEPEST = 4
 STATEFUL = re.compile(r"BatchNorm|SyncBN|InstanceNorm|spectral_norm|SpectralNorm|np\.random|numpy\.random|\brandom\.")
 """In a block that must not be computed twice: running statistics, random numbers that torch does not restore."""
-NO_BLOCKS = "no list of repeated blocks was found in the classes of the model"
+NO_BLOCKS = "no list of repeated blocks was found in the model's classes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ def block_lists(places: Places) -> list[Blocks]:
     for site in sites:
         kinds = [kind for at in places.origins(site) if (kind := places.names.instance_of(at)) is not None]
         if not kinds:
-            raise CannotWrite("the class of the model is not one of yours", [site])
+            raise CannotWrite("the model's class is not in your files", [site])
         for kind in kinds:
             for blocks in _lists_of(places, kind, DEEPEST):
                 found.setdefault(blocks.statement, blocks)
@@ -177,7 +177,7 @@ def unsound(places: Places, kind: Scope) -> tuple[str, Line] | None:
             return f"{part.name} changes its own state outside of its __init__", source.place(node)
         node = next((call for call in _made(part) if not _known(places, part, call)), None)
         if node is not None:
-            return f"what {part.name} is made of is not known", source.place(node)
+            return f"the parts of {part.name} are unknown", source.place(node)
     return None
 
 

@@ -15,13 +15,13 @@ from ._base import CannotWrite, Edit, at_the_top, last_import, written
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
 LEAST_CLASSES = 4096
-LEFT = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
+LEFT = "the lever also compiles cross-entropies over a million logits or more; the patch does not"
 DONATED = "donated_buffer"
 AGAIN = (
-    "gradients are made that can be differentiated again (`create_graph`), which a compiled backward can't be; under "
-    "the recipe such forwards run as they were written"
+    "the source uses `create_graph`, which a compiled backward does not support; the recipe leaves such "
+    "forwards uncompiled"
 )
-KEPT = "`donated_buffer = False`, as the source has a graph kept after its backward, which a compiled one may refuse"
+KEPT = "`donated_buffer = False`, as the source keeps graphs after their backward, which compiled code may refuse"
 NOT_KEPT = f"not written: {KEPT}: `torch._functorch.config.donated_buffer = False` before anything is compiled"
 
 

@@ -15,9 +15,9 @@ def edit(places: Places, settings: Settings) -> Edit:
     if found and all(source.code(node.value) == budget for source, node in found):
         return already(places, lines)
     if found:
-        raise CannotWrite(f"the source sets it itself; the recipe has {budget}", lines)
+        raise CannotWrite(f"the source already sets it; the recipe has {budget}", lines)
     if not places.calls_named("compile"):
-        why = "nothing in the patched source compiles the model, which alone heeds it"
+        why = "nothing in the patched source compiles the model, and only compiled models use it"
         raise CannotWrite(why, places.backwards[:3])
     return at_the_top(places, f"torch._functorch.config.{NAME} = {budget}", None, "torch._functorch.config")
 

@@ -7,9 +7,9 @@ from ._base import CannotWrite, Edit, Rule, Settings, already, with_torch, writt
 from ._model import trained_calls
 
 PARTLY = (
-    "torch's own hook copies whatever autograd saves, the weights too, and waits for each copy; the lever leaves "
-    "weights and small tensors where they are and does not wait, so it is faster. Copies are laid out "
-    "anew, so rounding may change"
+    "torch's own hook copies everything that autograd saves, weights too, and waits for each copy. The lever "
+    "skips weights and small tensors and does not wait, so it is faster. Copies may change strides, and so "
+    "rounding"
 )
 
 
@@ -21,12 +21,12 @@ def edit(places: Places, settings: Settings) -> Edit:
         return already(places, sites)
     own = places.calls_named("save_on_cpu", "saved_tensors_hooks")
     if own:
-        raise CannotWrite("the source has hooks on saved tensors itself", own)
+        raise CannotWrite("the source already has hooks on saved tensors", own)
     changes = Changes(places.project)
     for site in todo:
         torch, line = with_torch(site.scope, site.place), site.source.own_line(site.call)
         if line is None:
-            raise CannotWrite("the model is called in a statement that has no line of its own", [site])
+            raise CannotWrite("the model is called in a statement that shares its line", [site])
         header = f"with {torch}.autograd.graph.save_on_cpu(pin_memory=True)"
         changes.put(site.source, {line: under(site.source, header)})
     return written(changes, todo, PARTLY)

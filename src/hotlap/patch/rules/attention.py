@@ -56,8 +56,8 @@ def edit(places: Places, settings: Settings) -> Edit:
         return already(places, own)
     seen = [site for site in places.calls_named("softmax") if places.in_module(site.scope)]
     if not seen:
-        raise CannotWrite("no module of yours calls softmax")
-    raise CannotWrite("the attention has none of the forms that can be written safely", seen)
+        raise CannotWrite("no module in your files calls softmax")
+    raise CannotWrite("the attention has no form that can be rewritten safely", seen)
 
 
 def _match(places: Places, source: Source, product: cst.BinaryOperation) -> Found | None:

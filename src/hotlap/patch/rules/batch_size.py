@@ -13,15 +13,15 @@ from ._base import CannotWrite, Edit, Rule, Settings, already, constant, written
 BATCH_SIZE = 1
 """Its position among DataLoader's arguments."""
 OWN = ("batch_sampler", "sampler_factory")
-RATE = "the learning rate is still the one chosen for smaller batches, and an epoch has fewer updates"
-FACTOR = "the source multiplies by the same number already; where that is no earlier patch, multiply once more by hand"
+RATE = "the learning rate stays that of smaller batches, and an epoch has fewer updates"
+FACTOR = "the source already multiplies by this number; if an earlier patch did not write that, multiply again by hand"
 
 
 def edit(places: Places, settings: Settings) -> Edit:
     """Refuses loaders whose batches the script makes itself."""
     site, times = places.training_loader(), int(settings["times"])
     if not site.kind:
-        raise CannotWrite("the loader is of a class of your own, whose arguments are not known", [site])
+        raise CannotWrite("the loader's class is your own, with unknown arguments", [site])
     stars, at = [arg for arg in site.call.args if arg.star], None
     for number, arg in enumerate(site.call.args):
         if _is(arg, "batch_size") or (arg.keyword is None and not arg.star and number == BATCH_SIZE):

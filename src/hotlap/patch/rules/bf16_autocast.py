@@ -21,8 +21,8 @@ CONDITIONAL = (cst.IfExp, cst.BooleanOperation, cst.Lambda, cst.BaseComp, cst.Na
 RECURRENT = ("LSTM", "GRU", "RNN", "MultiheadAttention")
 """torch's modules that return more than a tensor."""
 COMPUTED = "something is computed before the model is called in the same statement"
-EVALUATION = "evaluation is left in float32; the recipe runs it in bfloat16 too"
-NO_TENSOR = "what the model returns here was not proven to be a tensor"
+EVALUATION = "evaluation stays in float32; the recipe runs it in bfloat16 too"
+NO_TENSOR = "what the model returns here may not be a tensor"
 
 
 @dataclass
@@ -48,7 +48,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     for site in todo:
         torch = with_torch(site.scope, site.place)
         if not _arguments_are_quiet(site.call):
-            raise CannotWrite("an argument of the call is computed in it; give it a line of its own", [site])
+            raise CannotWrite("an argument is computed inside the call; put it on its own line", [site])
         plan = _convert(places, site)
         if plan.line in lines:
             raise CannotWrite("the model is called twice in one statement", [site])
@@ -140,7 +140,7 @@ def _unpacked(places: Places, site: Site, target: cst.Tuple | cst.List) -> str:
     used = [name for name in names if reads(site.scope, name) or "." in name]
     doubtful = [name for name in used if not places.tensors.is_tensor(name, site.scope)]
     if doubtful:
-        raise CannotWrite(f"`{doubtful[0]}` was not proven to be a tensor", [site])
+        raise CannotWrite(f"`{doubtful[0]}` may not be a tensor", [site])
     return f"{', '.join(used)} = {', '.join(f'{name}.float()' for name in used)}" if used else ""
 
 

@@ -16,7 +16,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     sites = trained_calls(places)
     wrapped = places.calls_named(*WRAPPED)
     if wrapped:
-        raise CannotWrite("the model may be wrapped here; it has to be converted before", wrapped)
+        raise CannotWrite("the model may be wrapped here; convert it before that", wrapped)
     own = [
         site
         for site in places.methods_of(sites, "to")

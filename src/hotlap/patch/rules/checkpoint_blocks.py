@@ -16,7 +16,7 @@ from ._blocks import Blocks, block_lists, unsound
 CALL = "torch.utils.checkpoint"
 RESERVED = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 """What checkpoint takes for itself."""
-ITS_OWN = "the block is called with arguments that checkpoint would take for its own, or with none"
+ITS_OWN = "the block is called without arguments, or with some that checkpoint would use itself"
 HOOKS = ("register_forward_hook", "register_forward_pre_hook")
 NOT_BEFORE = m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedString())]) | m.SimpleStatementLine(
     [m.ImportFrom(module=m.Name("__future__"))]
@@ -41,7 +41,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     if own:
         if all(_ours(site, found) for site in own):
             return already(places, own)
-        raise CannotWrite("the source has checkpoints itself", own)
+        raise CannotWrite("the source already uses checkpoints", own)
     if hooked := places.calls_named(*HOOKS):
         raise CannotWrite("hooks on a forward would run again in the backward", hooked)
     for blocks in found:

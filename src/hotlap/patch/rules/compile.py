@@ -15,8 +15,8 @@ from ._model import spots, trained_calls
 
 LAYER = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(?!Module$)[A-Z]\w*$")
 LOOKED_PAST = (
-    "the model is one of torch's own, which `.compile()` looks past without a word: `model = torch.compile(model)` "
-    "takes it, but puts `_orig_mod.` before the names in its state_dict"
+    "the model's class is torch's own, on which `.compile()` has no effect. `model = torch.compile(model)` "
+    "works, but prefixes state_dict names with `_orig_mod.`"
 )
 
 
@@ -39,7 +39,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         ours = {(spot.after, f"{spot.name}.compile({argument})") for spot in found}
         if len(own) == len(found) and ours.issuperset((s.source.own_line(s.call), s.source.code(s.call)) for s in own):
             return already(places, own)
-        raise CannotWrite("the source compiles the model itself", own)
+        raise CannotWrite("the source already compiles the model", own)
     refuse_differentiated_again(places)
     changes = Changes(places.project)
     for spot in found:

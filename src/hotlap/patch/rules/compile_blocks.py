@@ -11,7 +11,7 @@ from ._blocks import Blocks, block_lists
 from ._compiled import refuse_differentiated_again, with_loss
 from .compile import compiled_by_source
 
-COPIED = "DataParallel copies the modules, and copies would run the compiled originals"
+COPIED = "DataParallel copies the modules, and the copies would run the compiled originals"
 
 
 def edit(places: Places, settings: Settings) -> Edit:
@@ -19,7 +19,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     found = block_lists(places)
     own = compiled_by_source(places, places.root_calls)
     if own:
-        raise CannotWrite("the source compiles the model itself", own)
+        raise CannotWrite("the source already compiles the model", own)
     if copied := places.calls_named("DataParallel"):
         raise CannotWrite(COPIED, copied)
     refuse_differentiated_again(places)
@@ -27,7 +27,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     if len(done) == len(found):
         return already(places, [blocks.place for blocks in done])
     if done:
-        raise CannotWrite("the source compiles some of the blocks itself", [blocks.place for blocks in done])
+        raise CannotWrite("the source already compiles some of the blocks", [blocks.place for blocks in done])
     argument = "dynamic=True" if settings["shapes"] == "dynamic" else ""
     changes = Changes(places.project)
     for blocks in found:

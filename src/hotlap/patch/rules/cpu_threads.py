@@ -12,7 +12,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     if found and all(site.call.args and constant(site.call.args[0].value) == threads for site in found):
         return already(places, found)
     if found:
-        raise CannotWrite(f"the source sets the number of threads itself; the recipe has {threads}", found)
+        raise CannotWrite(f"the source already sets the number of threads; the recipe has {threads}", found)
     return at_the_top(places, f"torch.set_num_threads({threads})")
 
 

@@ -13,8 +13,8 @@ from ._base import CannotWrite, Edit, Rule, Settings, already, constant, written
 AGAINST = ("foreach", "differentiable")
 """Arguments that don't go with it."""
 LATE = (
-    "torch's fused SGD with momentum raises a TypeError where a parameter gets its first gradient later than the "
-    "others; the lever avoids that, the patched source does not"
+    "torch's fused SGD with momentum raises a TypeError if a parameter gets its first gradient later than "
+    "others; the lever avoids that, the patch does not"
 )
 
 
@@ -41,7 +41,7 @@ def _used(places: Places) -> list[Site]:
     """The optimizers that train, all of which have a fused form."""
     sites = places.optimizers
     if not sites:
-        why = "no call that makes an optimizer of torch.optim was found in your files"
+        why = "no call of a torch.optim optimizer was found in your files"
         raise CannotWrite(why, places.calls_named("step")[:3])
     seen = [o.name for o in places.facts.optimizers if not o.sparse] if places.facts is not None else []
     if len(sites) > 1 and seen:
@@ -51,7 +51,7 @@ def _used(places: Places) -> list[Site]:
         raise CannotWrite(f"torch has no fused {sites[0].kind}", sites)
     alternatives = len({_assigned_to(site) for site in able}) < len(able)
     if len(able) > 1 and (len(seen) != len(able) or alternatives) and not _all_step(places, able):
-        raise CannotWrite(f"{len(sites)} optimizers are made, and which of them the run uses is not known", sites)
+        raise CannotWrite(f"{len(sites)} optimizers are made, and which one the run uses is unknown", sites)
     return able
 
 
@@ -75,10 +75,10 @@ def _refuse(site: Site) -> None:
     for name in AGAINST:
         given = keyword_of(site.call, name)
         if given is not None and constant(given) is not False:
-            raise CannotWrite(f"`{name}` is given, which does not go with `fused`", [site])
+            raise CannotWrite(f"`{name}` does not work with `fused`", [site])
     fused = keyword_of(site.call, "fused")
     if fused is not None and constant(fused) is not True:
-        raise CannotWrite("`fused` is given by the source itself", [site])
+        raise CannotWrite("the source already sets `fused`", [site])
 
 
 RULE = Rule(edit)

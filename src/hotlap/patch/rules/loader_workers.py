@@ -17,9 +17,8 @@ POSITIONS = {5: "num_workers", 7: "pin_memory"}
 """Where DataLoader takes these without a keyword; the others it takes by keyword only."""
 ITERABLE = re.compile(r"IterableDataset$")
 LATER_EPOCHS = (
-    "persistent workers draw no new seed at an epoch, so from the second epoch on shuffling and dropout draw other "
-    "random numbers than before, and global variables that the dataset reads stay as they were (the recipe makes up "
-    "for both)"
+    "persistent workers draw no new seed each epoch: from the second epoch on, random numbers differ, and "
+    "workers keep old values of global variables (the recipe corrects both)"
 )
 
 
@@ -37,7 +36,10 @@ def edit(places: Places, settings: Settings) -> Edit:
     changes.put(site.source, {site.call: changed})
     notes = [LATER_EPOCHS] if settings["persistent"] else []
     if changing is not None:
-        notes = [f"not persistent_workers: {changing.file}:{changing.line} may change the dataset, unseen by them"]
+        notes = [
+            f"without persistent_workers: {changing.file}:{changing.line} may change the dataset, which they would "
+            "not see"
+        ]
     return written(changes, [site], notes=notes)
 
 
@@ -89,10 +91,10 @@ def _refuse(places: Places, site: Site) -> None:
         places.names.derives(kind, ITERABLE) for kind in kinds
     ):
         raise CannotWrite(
-            "the dataset is iterable: several workers would repeat its data unless it shards itself", [site]
+            "the dataset is iterable: each worker would deliver all its data unless it shards itself", [site]
         )
     if not site.kind:
-        raise CannotWrite("the loader is of a class of your own, whose arguments are not known", [site])
+        raise CannotWrite("the loader's class is your own, with unknown arguments", [site])
 
 
 def _name(arg: cst.Arg, at: int) -> str:
@@ -144,7 +146,7 @@ def _overridden(site: Site, given: cst.BaseExpression, wanted: Mapping[str, str]
         return expression(site.source, f"{{**{code(given)}, {own}}}")
     known = {constant(e.key): code(e.value) for e in given.elements if isinstance(e, cst.DictElement)}
     if not wanted.items() <= known.items():
-        raise CannotWrite("its arguments come from a dictionary that is written out in the call", [site])
+        raise CannotWrite("its arguments come from a dictionary written in the call", [site])
     return given
 
 

@@ -16,7 +16,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         return already(places, top)
     if calls or flags:
         lines = [*(site.place for site in calls), *(source.place(node) for source, node in flags)]
-        raise CannotWrite("the source sets the precision of matrix products itself", lines)
+        raise CannotWrite("the source already sets the precision of matrix products", lines)
     return at_the_top(places, TEXT)
 
 

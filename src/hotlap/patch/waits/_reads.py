@@ -50,10 +50,10 @@ def stays(read: cst.BaseExpression, wait: Wait) -> None:
         raise CannotTell(f"it waits because of {wait.cause}, which would stay")
     other = next((call for call in nodes(tensor, cst.Call) if not _gives_tensor(call, wait)), None)
     if other is not None:
-        raise CannotTell(f"what `{wait.source.code(other.func)}` does and returns is not known")
+        raise CannotTell(f"what `{wait.source.code(other.func)}` does and returns is unknown")
     made = [assigned(binding) for binding in wait.scope.names.get(dotted(bare(tensor)) or "", ())]
     if any(isinstance(value, cst.BaseNumber | cst.IfExp) for value in made):
-        raise CannotTell("it may read a number, which is no tensor")
+        raise CannotTell("it may read a plain number instead of a tensor")
 
 
 def _gives_tensor(call: cst.Call, wait: Wait) -> bool:

@@ -36,9 +36,9 @@ def variable(wait: Wait, name: str) -> Variable:
     scope, source, names = wait.scope, wait.source, wait.places.names
     found = names.variable(name, scope)
     if found is None or found.scope is not scope or scope.is_class:
-        raise CannotTell(f"`{name}` is not a variable of this function alone")
+        raise CannotTell(f"`{name}` is not local to this function")
     if isinstance(scope.node, cst.Module) and source is not wait.places.project.main:
-        raise CannotTell(f"`{name}` is a variable of a module, which other files may read")
+        raise CannotTell(f"`{name}` is a module variable, which other files may read")
     used = [node for node in source.walk.uses.get(name, ()) if names.variable(name, source.scope(node)) == found]
     outside = [node for node in used if source.scope(node) is not scope]
     if outside:
@@ -55,10 +55,10 @@ def moved(wait: Wait, name: str, reads: Mapping[cst.CSTNode, Replacement]) -> Ch
     """The change of the places where a value is read, so that the host waits there. A report that reads it in every
     turn is shown less often; raises CannotTell where anything else does. Its `written` says where the host waits."""
     if next(loops(wait.source, wait.scope, wait.line), None) is None:
-        raise CannotTell(f"no loop of this function is around it, so that how often `{name}` is read is not known")
+        raise CannotTell(f"it is in no loop of this function, so how often `{name}` is read is unknown")
     changes: dict[cst.CSTNode, Replacement] = {**reads}
     notes: tuple[str, ...] = ()
-    why = f"`{name}` is read in each turn of a loop, where the host would wait instead"
+    why = f"`{name}` is read in each turn of a loop, and the host would wait there instead"
     for node in _in_every_turn(wait, reads):
         line = wait.source.around(node, cst.SimpleStatementLine)
         try:
@@ -70,7 +70,7 @@ def moved(wait: Wait, name: str, reads: Mapping[cst.CSTNode, Replacement]) -> Ch
         changes |= shown.changes
         notes = tuple(dict.fromkeys((*notes, *shown.notes)))
     lines = sorted(wait.lines(reads), key=lambda line: line.line)
-    where = f"the host waits where it is read, in {numbered(lines)}" if lines else "nothing reads it"
+    where = f"the host now waits where it is read, in {numbered(lines)}" if lines else "nothing reads it"
     return Change(changes, where, notes)
 
 

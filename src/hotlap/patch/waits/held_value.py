@@ -20,7 +20,7 @@ def change(wait: Wait) -> Change | None:
     value = variable(wait, target.value)
     other = [binding.statement for binding in value.bindings if binding.statement is not statement]
     if other:
-        raise CannotTell(f"`{value.name}` is set in other lines too", wait.lines(other))
+        raise CannotTell(f"`{value.name}` is set on other lines too", wait.lines(other))
     there = moved(wait, value.name, dict.fromkeys(value.reads, value_of(read)))
     stays(read, wait)
     changes = {read: kept_as("detach", "clone"), **there.changes}

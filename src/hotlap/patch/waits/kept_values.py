@@ -16,7 +16,7 @@ TAKES: Final = frozenset(["sum", "max", "min", "sorted"])
 MEANS: Final = frozenset(
     ["numpy.mean", "numpy.median", "numpy.sum", "statistics.mean", "statistics.fmean", "statistics.median"]
 )
-KEPT: Final = "each value stays in 512 bytes of the device's memory until the list lets go of it"
+KEPT: Final = "each value takes 512 bytes of device memory while the list keeps it"
 
 
 def change(wait: Wait) -> Change | None:
@@ -29,12 +29,12 @@ def change(wait: Wait) -> Change | None:
         return None
     if not isinstance(call.func.value, cst.Name):
         code = wait.source.code(call.func.value)
-        raise CannotTell(f"`{code}` is kept in an object, and who reads it is not known")
+        raise CannotTell(f"`{code}` is kept in an object, which other code may read")
     kept = variable(wait, call.func.value.value)
     stays(read, wait)
     other = [binding.statement for binding in kept.bindings if not _is_empty(assigned(binding))]
     if other:
-        raise CannotTell(f"`{kept.name}` is not an empty list at first", wait.lines(other))
+        raise CannotTell(f"`{kept.name}` does not start as an empty list", wait.lines(other))
     reads: dict[cst.CSTNode, Replacement] = {
         found: _values(wait, value_of(read)) if _is_many(found) else value_of(read)
         for node in kept.reads
@@ -66,7 +66,7 @@ def _use(wait: Wait, node: cst.BaseExpression) -> cst.BaseExpression | None:
         return node
     elif isinstance(above, cst.If) or _call_of(wait, node) == "len":
         return None
-    raise CannotTell("the list is used in a way that wants numbers in it", wait.lines([node]))
+    raise CannotTell("the list is used where numbers are needed", wait.lines([node]))
 
 
 def _is_many(node: cst.BaseExpression) -> bool:

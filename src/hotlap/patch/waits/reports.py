@@ -36,7 +36,7 @@ def change(wait: Wait) -> Change | None:
         return None
     loop = next(loops(wait.source, wait.scope, wait.line), None)
     if loop is None:
-        raise CannotTell("no loop of this function is around it, so that nothing here counts the steps")
+        raise CannotTell("it is in no loop of this function, so nothing here counts the steps")
     if (rare := seldom(wait, loop, wait.line)) is not None:
         raise CannotTell("it does not run in every step", wait.lines([rare]))
     _only_text(wait, wait.call)
@@ -46,7 +46,7 @@ def change(wait: Wait) -> Change | None:
         what = "`for i, ... in enumerate(...)`" if isinstance(loop, cst.For) else "`step += 1` in each turn"
         raise CannotTell(f"nothing counts the turns of this loop; write {what}, then patch again", wait.lines([loop]))
     written = f"line {wait.source.line(wait.line)} runs where `{count} % {EVERY} == 0` only"
-    note = f"1 {name} in {EVERY} steps where there were {EVERY}; the numbers in it stay the same"
+    note = f"1 {name} in {EVERY} steps instead of {EVERY}; its numbers stay the same"
     doubtful = [wait.source.code(node) for node in _may_change(wait.call)]
     if doubtful:
         note += f", unless `{doubtful[0]}` changes something each time"
@@ -84,13 +84,13 @@ def _only_text(wait: Wait, call: cst.Call) -> None:
     on the way to it."""
     named = {arg.keyword.value: wait.source.code(arg.value) for arg in call.args if arg.keyword}
     if dotted(call.func) == "print" and not named.get("file", "sys.stderr").startswith("sys.std"):
-        raise CannotTell("it writes to a file, which something may read")
+        raise CannotTell("it writes to a file, which other code may read")
     if "end" in named and "\\r" not in wait.source.code(call):
-        raise CannotTell("it prints a part of a line, which other lines belong to")
+        raise CannotTell("it prints only part of an output line")
     inner = [node for arg in call.args for node in nodes(arg, cst.Call, cst.NamedExpr, cst.Await, cst.Yield)]
     does = next((node for node in inner if not (isinstance(node, cst.Call) and _computes(wait, node))), None)
     if does is not None:
-        raise CannotTell(f"`{wait.source.code(does)}` in it may do more than make its text", wait.lines([does]))
+        raise CannotTell(f"`{wait.source.code(does)}` in it may do more than format text", wait.lines([does]))
 
 
 def _computes(wait: Wait, call: cst.Call) -> bool:
@@ -120,4 +120,4 @@ def _of_steps(wait: Wait, loop: Loop) -> None:
     sites = [site.call for site in (*places.backwards, *places.root_calls) if site.scope is scope]
     sites += [c for s, c in places.names.calls if s is scope and places.names.definition(c.func, s) in places.loops]
     if all(next(loops(wait.source, scope, call), None) is not loop for call in sites):
-        raise CannotTell("that each turn of this loop is a step is not known", wait.lines([loop]))
+        raise CannotTell("a turn of this loop may not be a step", wait.lines([loop]))

@@ -30,9 +30,9 @@ def change(wait: Wait) -> Change | None:
         return None
     if not isinstance(target, cst.Name):
         code = wait.source.code(target)
-        raise CannotTell(f"`{code}` is kept in an object, and who reads it is not known")
+        raise CannotTell(f"`{code}` is kept in an object, which other code may read")
     if len(found) > 1:
-        raise CannotTell("several values are read in it; give each a line of its own")
+        raise CannotTell("it reads several values; put each on its own line")
     total = variable(wait, target.value)
     stays(found[0], wait)
     return _checked(wait, total, found[0])
@@ -65,7 +65,7 @@ def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
     kinds = {_number(binding) for binding in others}
     if None in kinds or not others:
         lines = wait.lines(binding.statement for binding in others if _number(binding) is None)
-        raise CannotTell(f"`{total.name}` is set to what is not known to be a number", lines)
+        raise CannotTell(f"`{total.name}` is set to what may not be a number", lines)
     tensor = read_by(read, wait)
     assert tensor is not None and isinstance(read, cst.Call)
     statement = wait.statement
@@ -75,7 +75,7 @@ def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
     if kinds == {cst.Float} or not isinstance(read.func, cst.Attribute) or is_real(tensor, wait):
         notes = (FLOAT64, f"before anything is added, `{total.name}` reads 0.0 where it was 0")
         return _written(wait, total, {read: kept_as("detach", "double")}, "float", notes[: 1 + (cst.Integer in kinds)])
-    raise CannotTell(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
+    raise CannotTell(f"`{total.name}` may sum whole numbers; start it with 0.0 if it does not")
 
 
 def _number(binding: Binding) -> type[cst.CSTNode] | None:
@@ -94,9 +94,9 @@ def _written(
     changed = [one for one in total.bindings if isinstance(one.statement, cst.AugAssign)]
     outside = [one.statement for one in changed if _inference(wait, one.statement) is not _inference(wait, wait.line)]
     if outside:
-        raise CannotTell(f"`{total.name}` is added up in inference mode and changed outside of it", wait.lines(outside))
+        raise CannotTell(f"`{total.name}` is summed in inference mode and changed outside of it", wait.lines(outside))
     there = moved(wait, total.name, {node: called(python) for node in reads})
-    written = f"`{total.name}` adds up on the device; {there.written}"
+    written = f"`{total.name}` is summed on the device; {there.written}"
     return Change({**changes, **there.changes}, written, (*(notes if reads else ()), *there.notes))
 
 

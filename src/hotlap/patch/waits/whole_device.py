@@ -19,10 +19,10 @@ NEEDS_IT: Final = frozenset(["elapsed_time", "wait_stream", "record_stream"])
 CLOCKS: Final = frozenset(
     ["time.time", "time.perf_counter", "time.monotonic", "time.time_ns", "time.perf_counter_ns", "timeit.default_timer"]
 )
-DONE: Final = "what the device has not done yet is then not there for what does not go through torch"
-CLOCK: Final = "the clock in {} then times how long launching takes; CUDA events time the device"
-MEMORY: Final = "memory that is not in use stays with the process: other processes on this device do not get it"
-PEAK: Final = "where shapes change, more memory may be taken at the peak: look at it in the next run"
+DONE: Final = "code outside of torch may then run before the device is done"
+CLOCK: Final = "the clock in {} then times only launching; use CUDA events to time the device"
+MEMORY: Final = "unused memory stays with this process; other processes on the device can't use it"
+PEAK: Final = "if shapes change, the memory peak may rise; check it in the next run"
 
 
 def change(wait: Wait) -> Change | None:
@@ -32,12 +32,12 @@ def change(wait: Wait) -> Change | None:
         return None
     needed = tuple(_needing(wait)) if full == SYNCHRONIZE else ()
     if needed:
-        raise CannotTell("streams, events or copies that do not wait may need it", needed)
+        raise CannotTell("streams, events or non-blocking copies may need it", needed)
     notes: tuple[str, ...] = (MEMORY, PEAK)
     if full == SYNCHRONIZE:
         read = lines_of(site for site in wait.places.calls_of(*CLOCKS) if site.scope is wait.scope)
         notes = (DONE, CLOCK.format(numbered(read))) if read else (DONE,)
-    return Change({_with_if(wait): cst.RemoveFromParent()}, f"`{full}()` is taken out", notes, review=True)
+    return Change({_with_if(wait): cst.RemoveFromParent()}, f"`{full}()` is removed", notes, review=True)
 
 
 def _with_if(wait: Wait) -> cst.CSTNode:
@@ -49,7 +49,7 @@ def _with_if(wait: Wait) -> cst.CSTNode:
     alone = isinstance(above, cst.If) and above.orelse is None and _only_looks(wait, above.test)
     if above is not None and alone and isinstance(wait.source.parent(above), cst.IndentedBlock | cst.Module):
         return above
-    raise CannotTell("it is all that a block does: take the block out too", wait.lines([above or block]))
+    raise CannotTell("it is all that its block does; remove the block too", wait.lines([above or block]))
 
 
 def _only_looks(wait: Wait, test: cst.BaseExpression) -> bool:

@@ -41,7 +41,7 @@ def sentence(step_ms: float, finding: Finding | None, cwd: str) -> str:
     """What the step is lost to."""
     step = durations.ms(step_ms)
     if finding is None:
-        return f"A step takes {step}; nothing that hotlap knows of takes a notable share of it."
+        return f"A step takes {step}; no cause that hotlap knows takes a notable share of it."
     share = console.percent(finding.share) if finding.share else "An unknown share"
     return f"{share} of each {step} step: {finding.title or finding.id}{at_place(finding.where, cwd, ', ')}."
 
@@ -54,7 +54,7 @@ def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:
         [*_run_numbers(found), *_device_numbers(shown_rank(page))],
         [
             ending_text(page.run) if page.run else "",
-            "" if found.settled else "unsettled: no steady state was recognised, the numbers rest on an uneven run",
+            "" if found.settled else "unsettled: step times never became steady, so the numbers are uncertain",
             f"{console.number(len(page.problems), 'problem')} of hotlap's own: {page.problems[0].what}"
             if page.problems
             else "",

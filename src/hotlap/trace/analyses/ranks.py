@@ -99,10 +99,10 @@ def _doubt(costs: Floats, lane: int) -> str | None:
     """What speaks against the rank as the straggler; None if nothing does."""
     steps = len(costs)
     if steps < 2:
-        return "in one step, which says nothing about others"
+        return "seen in one step only"
     most = int((costs.argmax(axis=1) == lane).sum())
     if 2 * most <= steps:
-        return f"but in {most} of {steps} steps only"
+        return f"but only in {most} of {steps} steps"
     lead = 2 * costs[:, lane] - costs.sum(axis=1)
     error = float(lead.std(ddof=1)) / math.sqrt(steps)
     if lead.mean() <= stats.t.ppf(CONFIDENCE, steps - 1) * error:
@@ -194,7 +194,7 @@ def _imbalance(loads: Sequence[RankLoad]) -> float:
 def _why(late: Share, others: Sequence[Share], cost: int) -> Why:
     worst = max((cause(late, others) for cause in CAUSES), key=lambda why: why.excess_ns)
     if 2 * worst.excess_ns < cost:
-        return Why(0, f"no single cause makes up half of it, the largest: {worst.said}")
+        return Why(0, f"no single cause explains half of it; the largest: {worst.said}")
     return worst
 
 
@@ -218,7 +218,7 @@ def _slow_compute(late: Share, others: Sequence[Share]) -> Why:
     excess, said = _beside(late.load.compute_ns, [other.load.compute_ns for other in others])
     usual = float(np.median([other.kernels for other in others]))
     alike = abs(late.kernels - usual) <= ALIKE * usual
-    larger = "with as many kernels: larger ones, or a slower device"
+    larger = "with as many kernels: they are larger, or the device is slower"
     counted = larger if alike else f"with {late.kernels:.0f} kernels, not {usual:.0f}"
     return Why(excess, f"its compute takes {said}, {counted}", cause="compute")
 

@@ -68,36 +68,39 @@ def _missing(view: View) -> Iterator[Doubt]:
         said = f"no device work was recorded, though there are {launches} launches: device times are unknown"
         yield 1.0, said
     if not window.steps:
-        yield 0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends"
+        yield 0.5, "no steps were found, so the whole trace counts as one step"
     elif window.found_by != "ProfilerStep":
-        said = f"no ProfilerStep ranges (no profiler.step() in the loop): steps are cut by {window.found_by}"
+        said = f"no ProfilerStep ranges (no profiler.step() in the loop): steps are taken from {window.found_by}"
         yield 0.01, said
     if not len(trace.shapes):
         lacks = "an export of nsys has no shapes" if exported else "no shapes (record_shapes=True)"
         yield OPEN_QUESTION, f"{lacks}: no FLOPs, no roofline"
     if exported and (trace.device["name"].str.starts_with(GRAPH) & (trace.device["graph"] >= 0)).any():
-        yield 0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them"
+        yield (
+            0.01,
+            "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node), so their kernels are missing",
+        )
     if not view.lines and not (trace.host["cat"] == "python").any():
         lacks = "an export of nsys has no Python stacks" if exported else "no stacks (with_stack=True)"
-        yield OPEN_QUESTION, f"{lacks}: lines of the user's code are unknown"
+        yield OPEN_QUESTION, f"{lacks}: lines of your code are unknown"
 
 
 def _of_overhead(overhead: float | None, step_ms: float) -> Iterator[Doubt]:
     if overhead is None:
-        yield OPEN_QUESTION / 2, "what the profiler itself costs is unknown: no step time without it"
+        yield OPEN_QUESTION / 2, "the profiler's overhead is unknown, as no step time without it is known"
         return
     against = f"{ms(step_ms)} against {ms(step_ms / overhead)} without it"
     if overhead > 1 + NOTED:
-        yield 1 - 1 / overhead, f"under the profiler steps are {overhead:.2f} times as long, {against}"
+        yield 1 - 1 / overhead, f"the profiler makes steps {overhead:.2f} times as long: {against}"
     if overhead < 1 - NOTED:
-        yield 1 - overhead, f"steps are shorter under the profiler, {against}: was it the same work?"
+        yield 1 - overhead, f"steps are shorter under the profiler ({against}); was it the same work?"
 
 
 def _of_unlinked(share: float, view: View) -> Iterator[Doubt]:
     if share >= UNLINKED:
         count = int((view.work["launch"] < 0).sum())
         what = f"{count} of {len(view.work)} pieces of device work ({share:.0%}) have no launch in the trace"
-        yield share / 2, f"{what}: launched before the recording began, or lost; their ops and lines are unknown"
+        yield share / 2, f"{what}; they were launched before the recording, or lost. Their ops and lines are unknown"
 
 
 def _of_losses(view: View) -> Iterator[Doubt]:
@@ -115,7 +118,10 @@ def _of_losses(view: View) -> Iterator[Doubt]:
 
 def _of_graphs(short: int, graphs: int) -> Iterator[Doubt]:
     if short:
-        said = f"{short} of {graphs} CUDA graph launches show less work than their fellows: some was not recorded"
+        said = (
+            f"{short} of {graphs} CUDA graph launches show less work than others of the same graph: some was not "
+            "recorded"
+        )
         yield short / graphs, said
 
 

@@ -79,9 +79,7 @@ def utilisation(view: View, peaks: Peaks | None, name: str, unprofiled_ms: float
         step_ms=unprofiled_ms or view.window.span_ns / count / 1e6, profiled=unprofiled_ms is None, device=name
     )
     if not view.devices:
-        return msgspec.structs.replace(
-            found, why="no GPU worked in these steps, and what a CPU multiplies is not counted"
-        )
+        return msgspec.structs.replace(found, why="no GPU worked in these steps; FLOPs on a CPU are not counted")
     counted = _count(view)
     products = [
         Products(
@@ -125,14 +123,11 @@ def _why_not(found: Utilisation, counted: _Counted) -> str:
     """Why there is no MFU, "" where there is one."""
     if counted.unseen_ns > UNSEEN * (counted.known_ns + counted.unseen_ns):
         took = ms(counted.unseen_ns / 1e6)
-        return (
-            f"{took} in these steps went to products whose sizes the trace does not tell, most of it "
-            f"{short(counted.unseen)}"
-        )
+        return f"{took} in these steps went to matrix products of unknown size, mostly {short(counted.unseen)}"
     if not found.flops:
         return "no matrix product, convolution or attention was seen in these steps"
     if not found.peaks:
-        return f"no peak of {found.device or 'this device'} is known; `hotlap calibrate` measures it"
+        return f"the peak of {found.device or 'this device'} is unknown; `hotlap calibrate` measures it"
     missing = [one.dtype for one in found.products if one.tflops is None and one.flops > UNSEEN * found.flops]
     return f"no peak of {found.device} is known for {', '.join(missing)}" if missing else ""
 

@@ -28,7 +28,7 @@ OWN: Final = {
     "host": ("host-code", "launch", "sync", "allocator"),
 }
 """Causes of lateness, and the findings of the late rank that are the same time."""
-WHY: Final = "a collective begins when the last rank has come: all ranks run at the pace of the slowest"
+WHY: Final = "a collective begins when the last rank arrives, so all ranks run at the speed of the slowest"
 
 
 def of_all(answers: Sequence[RankTrace], balance: Ranks) -> tuple[Finding, ...]:
@@ -95,7 +95,7 @@ def _rest(own: Finding, named: Finding, late: RankTrace) -> list[Finding]:
     """What is left of it beside the straggler."""
     cost = own.cost_ms or 0.0
     taken = min(named.cost_ms or 0.0, cost)
-    said = f"{own.evidence}; {ms(taken)} of it are told with rank {late.rank}, which the others wait for"
+    said = f"{own.evidence}; {ms(taken)} of it is counted with rank {late.rank}, which the others wait for"
     left = max(0.0, own.share - share(late, taken))
     rest = msgspec.structs.replace(own, cost_ms=cost - taken, share=left, evidence=said)
     return [rest] if left >= LEAST_SHARE else []
@@ -116,9 +116,9 @@ def imbalance(answers: Sequence[RankTrace]) -> list[Finding]:
             cost_ms=cost,
             title="the ranks wait for one another",
             where=most.talks_at,
-            evidence=f"{ms(cost)} a step as a mean over the ranks, most on rank {most.rank} ({ms(longest)}); another "
-            "rank is last each time, or several are late together",
+            evidence=f"{ms(cost)} a step as a mean over ranks, most on rank {most.rank} ({ms(longest)}); the last rank "
+            "changes, or several are late together",
             why=WHY,
-            instead="give every rank the same work in each step: batches of like length, like shards; see clocks",
+            instead="give every rank the same work in each step: batches of equal length, equal shards; look at clocks",
         )
     ]

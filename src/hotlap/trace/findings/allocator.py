@@ -29,8 +29,9 @@ def find(answers: RankTrace) -> list[Finding]:
             title="memory is taken from the driver in every step",
             where=place([gap for gap in gaps if gap.doing == GIVEN_BACK]) or place(gaps),
             evidence=f"{calls:.3g} driver allocations a step; idle {ms(cost)} under {doing(gaps)}",
-            why="cudaMalloc and cudaFree wait for the device; in steady state the allocator should need neither",
-            instead="take out empty_cache(); keep shapes alike; expandable_segments:True where blocks don't fit",
+            why="cudaMalloc and cudaFree wait for the device; in a steady loop the allocator needs neither",
+            instead="take out empty_cache(); use few different shapes; expandable_segments:True if memory is "
+            "fragmented",
             levers=answering("allocator"),
         )
     ]

@@ -18,22 +18,22 @@ PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")
 FUSED: Final = "aten::_scaled_dot_product_"
 BY_HAND: Final = (
     "attention-by-hand",
-    "attention by hand: its scores pass through memory",
-    "`F.scaled_dot_product_attention(q, k, v, is_causal=...)`, with `attn_mask=` and `dropout_p=`: it keeps no scores "
-    "(flash attention, in half precision)",
+    "attention by hand writes its scores to memory",
+    "`F.scaled_dot_product_attention(q, k, v, is_causal=...)`, with `attn_mask=` and `dropout_p=`, which keeps "
+    "no scores (flash attention, in half precision)",
 )
 OF_A_MODULE: Final = (
     "attention-of-a-module",
     "a module's attention keeps its scores in memory",
-    "`need_weights=False` in the call of `nn.MultiheadAttention`, whose default returns the weights; "
-    "`attn_implementation='sdpa'` in transformers; where `F.scaled_dot_product_attention` has no fused kernel, half "
-    "precision and a mask that needs no gradient",
+    "`need_weights=False` in the call of `nn.MultiheadAttention`, which returns the weights by default; "
+    "`attn_implementation='sdpa'` in transformers; if `F.scaled_dot_product_attention` finds no fused kernel, "
+    "half precision and a mask without gradient",
 )
 MASKED: Final = "masked-attention"
 NO_MASK: Final = (
-    "where it hides what comes later: `is_causal=True` without `attn_mask`, also where rows are padded at their end "
-    "and the loss leaves the padding out; where it hides much else (documents, a window, padding): FlexAttention with "
-    "a block mask, or nested tensors"
+    "for a causal mask `is_causal=True` without `attn_mask`, also if rows are padded at their end and the loss "
+    "ignores the padding; for documents, a window or much padding: FlexAttention with a block mask, or nested "
+    "tensors"
 )
 LEAST: Final = 64
 """Positions on both sides, from which scores are many."""
@@ -60,7 +60,7 @@ def _kept(answers: RankTrace, same_line: bool) -> Iterator[Finding]:
         where=softmax.where,
         evidence=f"{ms(per_step_ms(answers, ns))} a step in {len({row.op for row in rows})} kinds of operations on "
         f"scores of {softmax.shape}",
-        why="each of them reads and writes a score for each pair of positions",
+        why="each of them reads and writes a score for every pair of positions",
         instead=instead,
         levers=answering("attention"),
         named=True,
@@ -79,8 +79,8 @@ def _wide(answers: RankTrace) -> Iterator[Finding]:
         title="attention in float32",
         where=first.where,
         evidence=f"{ms(per_step_ms(answers, ns))} a step; most in {first.op} {first.shape}",
-        why="flash attention takes half precision only; the kernel for float32 is several times as slow",
-        instead="bf16 or fp16 operands: under autocast, with no `.float()` before it and no `autocast(enabled=False)` "
+        why="flash attention needs half precision; the float32 kernel is several times slower",
+        instead="use bf16 or fp16 operands: under autocast, without `.float()` before it or `autocast(enabled=False)` "
         "around it",
         levers=answering("precision"),
         named=True,
@@ -109,8 +109,8 @@ def _masked(answers: RankTrace) -> Iterator[Finding]:
             title="attention is given a mask as a tensor",
             where=where,
             evidence=f"{ms(per_step_ms(answers, ns))} a step; most in {first.op} with a mask of {list(_mask(first))}",
-            why="with a mask as a tensor all scores are computed, those that it hides too, it is read for each head, "
-            "and the flash kernel, which takes none, is left out",
+            why="all scores are computed, even hidden ones, the mask is read for each head, and it rules out the "
+            "flash kernel",
             instead=NO_MASK,
         )
 

@@ -24,13 +24,13 @@ LITTLE: Final = 0.2
 """Of memory bandwidth, in the mean over their time: kernels that reach less are limited by something else."""
 LIMITED: Final = (
     "kernels that memory traffic limits",
-    "each operation reads and writes whole tensors: the same data cross the memory bus again and again",
+    "each operation reads and writes whole tensors, so the same data move through memory again and again",
     "compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
 )
 FAR_BELOW: Final = (
     "kernels that reach little of memory bandwidth",
-    "they are too small for the device, have shapes that use few of its units, or others use it too",
-    "compile, so that chains of them become one kernel; fused optimizer; larger batches; other shapes of the largest",
+    "they are too small for the device, their shapes use few of its units, or other work shares it",
+    "compile, so that chains of them become one kernel; fused optimizer; larger batches; other shapes for the largest",
 )
 
 

@@ -7,7 +7,7 @@ from hotlap.records.trace import RankTrace
 from ..scaling import idle_ms, per_step_ms, share
 from ._base import idle, place, total
 
-ALONE = "; how much of it is waiting for a late rank takes the traces of all ranks to tell"
+ALONE = "; only traces of all ranks show how much of it is waiting for a late rank"
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -33,7 +33,7 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{ms(transfer)} a step of collectives alone on the device "
             f"({hidden:.0%} of all communication is hidden), {ms(waited)} waiting on the host"
             + (ALONE if exposed and answers.waited_ns is None else ""),
-            why="the step can't end before the ranks have agreed, and there is nothing left to compute meanwhile",
-            instead="start buckets while the backward still runs; larger buckets; less to send; see the ranks' arrival",
+            why="the step can't end before all ranks have exchanged, and nothing is left to compute meanwhile",
+            instead="start exchanging buckets during the backward; larger buckets; send less; see when ranks arrive",
         )
     ]

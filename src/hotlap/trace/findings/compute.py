@@ -16,8 +16,8 @@ from .convolution import by_windows
 HALF = frozenset({"bf16", "fp16", "fp8"})
 """Types that no lower one is advised for."""
 LESS = "less to compute"
-ODD = "rows that do not begin at 16 bytes take kernels for any size, which are several times slower"
-NO_MORE = "the kernels that torch's libraries chose for these sizes reach no more of the peak"
+ODD = "rows not aligned to 16 bytes need general kernels, which are several times slower"
+NO_MORE = "the kernels chosen by torch's libraries for these sizes reach no more of the peak"
 NAMED, LONGEST = 2, 40
 """Kernels that are named, and letters of a name."""
 
@@ -43,11 +43,7 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{ms(per_step_ms(answers, ns))} a step; most in {first.op} {first.shape}{reached}"
             + (_in_kernels(first) if slow else "")
             + no_multiple(odd),
-            why=ODD
-            if odd
-            else NO_MORE
-            if slow
-            else "the device multiplies as fast as the type of its operands lets it",
+            why=ODD if odd else NO_MORE if slow else "the device multiplies as fast as this operand type allows",
             instead=padded(odd) + ", ".join([*_not_in_use(answers, rows), LESS]),
             levers=answering("kernels"),
         )

@@ -11,7 +11,7 @@ from ..scaling import per_step_ms, share
 
 ID: Final = "slow-convolution"
 KERNELS: Final = re.compile(r"im2col|col2im|vol2col|col2vol")
-AS_WINDOWS: Final = "convolutions run as im2col and a product for each sample"
+AS_WINDOWS: Final = "convolutions run as im2col and a matrix product for each sample"
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -29,10 +29,10 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, per_step_ms(answers, ns)),
             title=f"{AS_WINDOWS}, without cuDNN",
             where=first.where,
-            evidence=f"{ms(per_step_ms(answers, ns))} a step in kernels of {' and '.join(sorted(names))} and what is "
+            evidence=f"{ms(per_step_ms(answers, ns))} a step in kernels of {' and '.join(sorted(names))} and the work "
             f"launched with them; most in {first.op} {first.shape}{reached}",
-            why="all windows are copied out and back, sample by sample; torch does so where cuDNN is switched off or "
-            "not in the build, or has no kernel, as for tensors of 2^31 numbers",
+            why="all windows are copied out and back, sample by sample; torch does this if cuDNN is off, missing, "
+            "or has no kernel, as for tensors of 2^31 numbers",
             instead="leave cuDNN on: no `torch.backends.cudnn.enabled = False`, nor `flags(enabled=False)` around the "
             "model; `torch.backends.cudnn.is_available()` tells whether the build has it",
             named=True,

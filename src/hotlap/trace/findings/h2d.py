@@ -17,16 +17,16 @@ IN: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device")
 FEW_BYTES: Final = 4096
 """Of a copy, below which it is of a few numbers."""
 STAGED: Final = (
-    "a copy from pageable memory goes through a staging buffer, at a part of the bus's pace, and the host waits for "
-    "it, `non_blocking=True` or not; on the stream that computes it overlaps nothing"
+    "a copy from pageable memory goes slowly through a staging buffer, and the host waits for it even with "
+    "`non_blocking=True`; on the computing stream it overlaps nothing"
 )
 PIN: Final = (
-    "`pin_memory()` of the tensor that batches are cut from, once, before the loop (a slice of it is pinned, rows by "
-    "an index are not), or `DataLoader(pin_memory=True)`, so that `non_blocking=True` does not wait; then"
+    "pin memory, so that `non_blocking=True` does not wait: `pin_memory()` once on the tensor that batches are "
+    "sliced from (slices stay pinned, indexed rows do not), or `DataLoader(pin_memory=True)`; then"
 )
-AHEAD: Final = " copy the next one on a stream of its own while this one is computed"
+AHEAD: Final = " copy the next one on a separate stream while this one is computed"
 SMALL: Final = (
-    "; make small tensors of numbers once, in `__init__` as buffers, not with `torch.tensor([...])` in each forward"
+    "; make small constant tensors once, as buffers in `__init__`, not with `torch.tensor([...])` in each forward"
 )
 
 
@@ -54,7 +54,7 @@ def find(answers: RankTrace) -> list[Finding]:
             where=most or place(gaps) or most_at(here, exposed),
             evidence=f"{ms(copying)} a step of copies alone on the device, {ms(waited)} idle while pageable memory is "
             f"staged{_sizes(answers, here, pageable)}",
-            why=STAGED if pageable else "a copy on the stream that computes, or from pageable memory, overlaps nothing",
+            why=STAGED if pageable else "a copy on the computing stream, or from pageable memory, overlaps nothing",
             instead=(PIN if pageable else "pin the batches and") + AHEAD + (SMALL if _are_small(here) else ""),
             levers=answering("h2d"),
         )

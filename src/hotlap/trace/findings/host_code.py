@@ -30,8 +30,8 @@ def find(answers: RankTrace) -> list[Finding]:
             title="the device waits for Python between operations",
             where=place(gaps),
             evidence=f"idle {ms(cost)} a step" + (f", most of it under {under}" if under else ""),
-            why="logging, metrics, batches made by hand and glue code run while nothing is queued",
-            instead="do it every n steps, in another thread or ahead; compute metrics only in the steps that "
+            why="logging, metrics, making batches and other code run while the device has nothing queued",
+            instead="run it every n steps, ahead of time or in another thread; compute metrics only in the steps that "
             "log them, on the device",
         )
     ]

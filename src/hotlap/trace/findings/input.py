@@ -25,7 +25,7 @@ def find(answers: RankTrace) -> list[Finding]:
             title="the device waits for the next batch",
             where=place(gaps),
             evidence=f"idle {ms(cost)} a step while the host is in {doing(gaps) or 'the loader'}",
-            why="batches are made more slowly than they are used up, and nothing else is queued meanwhile",
+            why="batches are made more slowly than they are used, and the device has nothing else queued",
             instead="make batches in worker processes, ahead of their use, or make each one cheaper",
             levers=answering("input"),
         )

@@ -13,9 +13,9 @@ SOFTMAX = ("aten::softmax", "aten::_softmax")
 CUDNN_ATTENTION = "aten::_cudnn_attention_"
 PLANS_NS = 1_000_000
 """Own host time of a call, on average: with a plan it takes a tenth of that, to make one 45 times as much."""
-WHY = "each operation is small: issuing it takes the host longer than the device needs to run it"
+WHY = "each operation is small: the host issues it more slowly than the device runs it"
 INSTEAD = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
-WHY_PLANS = "cuDNN's attention plans anew for each shape that it has not seen, and lengths vary here"
+WHY_PLANS = "cuDNN's attention makes a new plan for each new shape, and lengths vary here"
 WITHOUT_CUDNN = "torch.backends.cuda.enable_cudnn_sdp(False), or pad lengths to a few"
 
 

@@ -14,7 +14,7 @@ from ._base import between_waits, idle, inside, total
 ID: Final = "offloaded-activations"
 LEAST_BYTES: Final = 1 << 20
 """A step, from which it is told."""
-KEEP: Final = "keep them on the device: leave `save_on_cpu`, or the option that offloads activations, out"
+KEEP: Final = "keep them on the device: remove `save_on_cpu`, or the option that offloads activations"
 
 
 def kept(answers: RankTrace) -> tuple[CopyTime, ...]:
@@ -79,12 +79,12 @@ def find(answers: RankTrace) -> list[Finding]:
             bound="h2d",
             share=share(answers, cost),
             cost_ms=cost,
-            title="activations wait for the backward in host memory",
+            title="activations are offloaded to host memory",
             where=most_at(tuple(one for one in found if one.way == "out")),
             evidence=f"{gib:.2g} GiB a step are copied to the host in the forward's operations "
             f"and back in the backward: {ms(per_step_ms(answers, exposed))} a step that no computation hides, and "
             f"{ms(idle_ms(answers, waited))} in which the device waits for the host between them",
-            why="what autograd saves crosses the bus twice, though the device could hold it as far as its memory goes",
+            why="what autograd saves crosses the bus twice",
             instead=f"{KEEP}; where memory is short, checkpoint some blocks instead, or offload only the largest",
             named=True,
         )

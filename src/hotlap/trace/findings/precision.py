@@ -31,7 +31,7 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{ms(per_step_ms(answers, ns))} a step in {_ops(slow)}; the largest, {first.op} {first.shape} "
             + (f"reaches {first.of_peak:.0%} of the {first.dtype} peak" if first.of_peak is not None else "")
             + (f"; {first.why_not}" if first.why_not else ""),
-            why="the units that multiply several times as fast (7 to 15 on an H100) stand unused",
+            why="tensor cores, several times as fast (7 to 15 on an H100), are unused",
             instead=padded(unaligned(slow)) + "bf16 autocast, or TF32 for fp32 products; dimensions in multiples of 8",
             levers=answering("precision") if first.dtype == "fp32" else (),
         )

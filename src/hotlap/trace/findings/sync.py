@@ -17,15 +17,16 @@ ITEM = "`.item()`"
 INSTEAD = {
     ITEM: "keep the value on the device; read it every n steps, or a step later from a pinned copy",
     "`print(tensor)`": "print every n steps; detach and copy without blocking first",
-    "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps, for NaN the "
-    "loss alone; where torch's encoder or decoder looks at its mask, give it `is_causal`",
+    "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps, for NaN "
+    "only the loss; if torch's encoder or decoder reads its mask, pass `is_causal`",
     "boolean mask": "multiply by the mask or use torch.where: a boolean index has to count on the host",
     "`nonzero`": "use a mask, or torch.nonzero_static with a size",
-    "`torch.cuda.synchronize()`": "take it out of the loop; time with CUDA events",
-    WITHIN_AN_OP: "leave hooks out that copy what autograd saves (`save_on_cpu`); where the operation itself works on "
-    "the host, use another",
-    BY_OPTIMIZER: "a learning rate that is a number of Python's, step counts on the CPU (`torch.load(..., "
-    "map_location='cpu')`); or `fused=True` or `capturable=True`: torch's optimizers then read them on the device",
+    "`torch.cuda.synchronize()`": "remove it from the loop; time with CUDA events",
+    WITHIN_AN_OP: "remove hooks that copy what autograd saves (`save_on_cpu`); if the operation itself runs "
+    "on the host, use another",
+    BY_OPTIMIZER: "use a Python number as learning rate and step counts on the CPU (`torch.load(..., "
+    "map_location='cpu')`); or `fused=True` or `capturable=True`, with which torch's optimizers "
+    "read them on the device",
     "`.cpu()` or `.to('cpu')`": "copy every n steps, into pinned memory with non_blocking=True",
     "`clip_grad_norm_`": "pass error_if_nonfinite=False and do not read the norm on the host",
 }
@@ -58,7 +59,7 @@ def _finding(answers: RankTrace, alike: Sequence[Sync], between_ns: int | None) 
     cost = idle_ms(answers, sum(one.idle_ns for one in alike) + (between_ns or 0))
     lines = sorted({one.where.line for one in alike if one.where is not None and one.where.line is not None})
     at = f", at lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
-    stands = "between them and after them the device stands" if between_ns else "the device then stands"
+    stands = "between and after them the device stands" if between_ns else "the device then stands"
     instead = INSTEAD.get(sync.cause, "keep the value on the device, or read it less often")
     if between_ns is not None and sync.cause != BY_OPTIMIZER:
         instead = f"{TOLIST if sync.cause == ITEM else instead}; or {BATCHED}"
@@ -71,7 +72,7 @@ def _finding(answers: RankTrace, alike: Sequence[Sync], between_ns: int | None) 
         where=sync.where,
         evidence=f"{count:.3g} a step in {sync.call}{f' under {sync.op}' if sync.op else ''}; the host waits "
         f"{waited} a step, {stands} still for {ms(cost)}{at}",
-        why="until the value has arrived nothing new is launched, so that the device runs dry",
+        why="nothing new is launched until the value arrives, so the device runs out of work",
         instead=instead,
         levers=answering("syncs") if sync.cause == ITEM else (),
         named=between_ns is not None,  # that function is a cause, also where the rest of the model waits for launches
