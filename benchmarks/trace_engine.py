@@ -58,11 +58,11 @@ def work():
     return len(trace.host) + len(trace.device)
 """
 ALL = """
-from hotlap.trace.answer import Asked, answer, view_of
+from hotlap.trace.answer import Options, answer, view_of
 from hotlap.trace.read import read
 def work():
     trace = read(path)
-    answer(view_of(trace), 0, Asked(what_if=WHAT_IF))
+    answer(view_of(trace), 0, Options(what_if=WHAT_IF))
     return len(trace.host) + len(trace.device)
 """
 WAYS = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from agent.harness import Runner
-from hotlap.levers.compiler import _asked_gradients
+from hotlap.levers.compiler import _create_graph
 
 # A suite started in the background of a shell inherits an ignored SIGINT, and so would every command it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,4 +45,4 @@ def compilers_fail_aloud() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_script(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the files of the tests ask of gradients is not asked by the model of one of them."""
-    monkeypatch.setattr(_asked_gradients, "_files", list)
+    monkeypatch.setattr(_create_graph, "_files", list)

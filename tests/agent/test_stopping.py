@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from hotlap.diagnose.steps import steady_steps
+from hotlap.diagnose.verdict import verdict
 from hotlap.records.run import Lever
 from hotlap.records.session import ENDED_HARD
+from hotlap.runs.folder import RankFolder
 
 from .harness import Ran, Runner, check_clean, check_lines, free_port
 
@@ -202,6 +204,26 @@ def test_every_rank_under_torchrun(runner: Runner) -> None:
     facts = [rank.facts for rank in ran.ranks]
     assert [(found.rank, found.world, found.stopped) for found in facts if found] == [(0, 2, True), (1, 2, True)]
     assert len({len(list(rank.steps)) for rank in ran.ranks}) == 1
+
+
+def test_ranks_that_torchrun_restarted_keep_their_numbers(runner: Runner) -> None:
+    """The second start's wrote to `rank-2` and `rank-3`, whoever came first, and the verdict was of one process."""
+    command = [
+        str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+        "ranks.py", "torchrun", "fails",
+    ]  # fmt: skip
+    ran = runner.under(command, python=False)
+    assert ran.output.count("last ") == 2
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert [(rank.number, rank.facts.rank, len(list(rank.steps))) for rank in ran.ranks if rank.facts] == [
+        (0, 0, 12),
+        (1, 1, 12),
+    ]
+    found = verdict(ran.folder)
+    assert found.ranks == 2 and "restarted" in found.unknown[0]
+    first = [RankFolder(ran.folder / f"rank-{number}") for number in range(2)]
+    assert [len(list(rank.steps)) <= 6 for rank in first] == [True, True]
 
 
 def test_ranks_that_share_no_folder_stop_together(runner: Runner) -> None:

@@ -69,17 +69,29 @@ for step in range(9):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_page_quotes_no_source_outside_of_the_current_folder(
+def test_no_source_outside_of_the_current_folder_is_quoted(
     inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run's folder may come from elsewhere, and name any file; the page is made to be handed on."""
+    """A run's folder may come from elsewhere, and name any file; what is told of it is handed on."""
     (tmp_path / "project").mkdir()
     script = tmp_path / "project" / "train.py"
     script.write_text(QUOTED)
     folder = sampled_at(tmp_path / "run", script, 5)
     monkeypatch.chdir(script.parent if inside else folder)
-    assert hotlap_forked(["report", str(folder)], Path.cwd()).returncode == 0
-    assert ("rows_of_another_project" in (folder / "report.html").read_text("utf-8")) is inside
+    quoted = []
+    for words in (
+        ["report"],
+        ["report", "--no-source"],
+        ["show"],
+        ["show", "--json"],
+        ["advise"],
+        ["advise", "--json"],
+    ):
+        done = hotlap_forked([*words, str(folder)], Path.cwd())
+        assert done.returncode == 0, done.stderr
+        told = (folder / "report.html").read_text("utf-8") if "report" in words else done.stdout
+        quoted.append("rows_of_another_project" in "".join(told.split()))
+    assert quoted == [inside] * 6
 
 
 def test_nothing_else_is_written_over(folder: Path) -> None:

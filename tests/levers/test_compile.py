@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from agent.harness import NO_KERNELS, Runner
 from hotlap.levers import all_levers
-from hotlap.levers.compiler import _asked_gradients, _graph, _worth_compiling
-from hotlap.levers.compiler._asked_gradients import _files
+from hotlap.levers.compiler import _create_graph, _graph, _worth_compiling
+from hotlap.levers.compiler._create_graph import _files
 from hotlap.levers.compiler._losses import switched_losses
 from hotlap.levers.compiler._worth_compiling import FEW, MANY, Worth
 from hotlap.records.run import Lever
@@ -408,8 +408,8 @@ def test_what_is_differentiated_again_is_told_by_how_it_is_written(
     text: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "script.py").write_text(f"import torch\n\n{text}\n")
-    monkeypatch.setattr(_asked_gradients, "_files", lambda: [str(tmp_path / "gone.py"), str(tmp_path / "script.py")])
-    why = _asked_gradients.differentiates_parameters()
+    monkeypatch.setattr(_create_graph, "_files", lambda: [str(tmp_path / "gone.py"), str(tmp_path / "script.py")])
+    why = _create_graph.differentiates_parameters()
     assert ("(script.py:3)" in why) is told and bool(why) is told
 
 
@@ -484,9 +484,9 @@ def test_what_is_saved_is_kept_where_the_script_asks_for_it(
     module.__file__ = str(file)
     monkeypatch.setitem(sys.modules, "script", module)
     assert str(file) in _files()
-    monkeypatch.setattr(_asked_gradients, "_files", lambda: [str(tmp_path / "gone.py"), str(file)])
+    monkeypatch.setattr(_create_graph, "_files", lambda: [str(tmp_path / "gone.py"), str(file)])
     with torch._functorch.config.patch(donated_buffer=True):
-        _asked_gradients.keep_what_is_saved()
+        _create_graph.keep_what_is_saved()
         assert torch._functorch.config.donated_buffer is not kept
 
 

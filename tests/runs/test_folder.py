@@ -83,6 +83,14 @@ def test_without_ranks_there_are_no_facts(tmp_path: Path) -> None:
     assert (run.ranks, run.observed, run.facts, run.problems, run.is_run) == ([], [], None, [], False)
 
 
+def test_ranks_that_were_restarted_are_those_of_the_last_start_that_left_some(run: RunFolder) -> None:
+    run.rank(10).trace.touch()
+    for name in ("start-2/rank-1", "start-10/rank-0", "start-11", "start-x/rank-7"):
+        (run.path / name).mkdir(parents=True)
+    assert (run.restarts, [rank.path for rank in run.ranks]) == (10, [run.path / "start-10" / "rank-0"])
+    assert (run.rank(3).path, run.traces) == (run.path / "start-10" / "rank-3", [])
+
+
 def test_a_long_run_left_its_first_and_its_last_steps(run: RunFolder) -> None:
     rank = run.rank(9)
     for number, name in ((7, "steps-last.jsonl"), (6, "steps-before.jsonl")):

@@ -39,7 +39,7 @@ from hotlap.records.trace import (
     Window,
 )
 from hotlap.trace.analyses.syncs import BY_OPTIMIZER, WITHIN_AN_OP
-from hotlap.trace.answer import Asked, answer, view_of
+from hotlap.trace.answer import Options, answer, view_of
 from hotlap.trace.findings import all_findings, findings_of
 from hotlap.trace.findings._base import MANY_WAITS
 from hotlap.trace.findings._ranks import of_all
@@ -662,7 +662,7 @@ def test_waits_of_the_host_are_those_of_the_step_without_the_profiler() -> None:
 def test_nothing_takes_longer_than_the_step(name: str) -> None:
     """Of kept traces, whatever a step of the run took."""
     trace = read(Path(__file__).with_name("data") / name)
-    kept = answer(view_of(trace), 0, Asked())
+    kept = answer(view_of(trace), 0, Options())
     for times in (0.05, 0.5, 0.9, 1.0, 1.5, 20.0):
         step = times * kept.step_ms
         found = findings_of(msgspec.structs.replace(kept, unprofiled_ms=step))

@@ -12,7 +12,7 @@ import pytest
 from hotlap.records.errors import RecordError
 from hotlap.records.trace import RankTrace
 from hotlap.trace import nsys
-from hotlap.trace.answer import Asked, answer, report, view_of
+from hotlap.trace.answer import Options, answer, report, view_of
 from hotlap.trace.files import trace_files
 from hotlap.trace.read import read
 from hotlap.trace.tables import TABLES, Trace
@@ -30,7 +30,7 @@ def load(path: Path) -> Trace:
 
 
 def said(trace: Trace) -> RankTrace:
-    return answer(view_of(trace), 0, Asked(what_if=False))
+    return answer(view_of(trace), 0, Options(what_if=False))
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_processes_of_one_export_are_ranks_by_their_device(path: Path) -> None:
     exports.convert(ranks, path)
     files = trace_files(path)
     assert len(files) == 2
-    found = report(files, Asked(what_if=False))
+    found = report(files, Options(what_if=False))
     assert [rank.rank for rank in found.ranks] == [0, 1]
     assert [rank.breakdown for rank in found.ranks] == [said(trace).breakdown for trace in reversed(ranks)]
 

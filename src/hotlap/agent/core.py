@@ -23,7 +23,7 @@ from .lines import Places
 from .peaks import Peaks
 from .probe import Probe
 from .profile import Profile
-from .recorder import Folder, Recorder
+from .recorder import Folder, Recorder, environment_int
 from .seams import Seams
 from .step_sampling import StepSampling
 from .steps import Steps
@@ -106,7 +106,7 @@ class Agent:
     def _look_for_ranks(self) -> None:
         """Who we are among the ranks; spawned ones know it from the process group, maybe made after the folder."""
         if self._folder is None:
-            self.rank, self.world = _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
+            self.rank, self.world = environment_int("RANK", 0), environment_int("WORLD_SIZE", 1)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
@@ -277,13 +277,6 @@ class Agent:
         path = os.path.join(self.session.folder, f"seen-{self.pid}.json")
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             json.dump(seen, file, ensure_ascii=False)
-
-
-def _environment_int(name: str, default: int) -> int:
-    try:
-        return int(os.environ.get(name, default))
-    except ValueError:
-        return default
 
 
 _STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__

@@ -40,13 +40,36 @@ a run of weeks leaves three."""
 FIRST, BEFORE, LAST = "steps.jsonl", "steps-before.jsonl", "steps-last.jsonl"
 
 
+def restarts() -> int:
+    """How often torchrun has started the ranks anew; 0 without it."""
+    return environment_int("TORCHELASTIC_RESTART_COUNT", 0)
+
+
+def environment_int(name: str, default: int) -> int:
+    """A variable of the environment; the default where it is no number."""
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:
+        return default
+
+
+def start_folder(run: str) -> str:
+    """Where in a run's folder this start of the ranks writes, made if need be: later ones beside the first, since ranks
+    that are started anew get other numbers."""
+    if not (start := restarts()):
+        return run
+    path = os.path.join(run, f"start-{start}")
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
 class Folder:
     """A rank's folder in the run folder, made at the first step."""
 
     def __init__(self, run: str, rank: int) -> None:
-        self.rank = rank
+        self.rank, within = rank, start_folder(run)
         while True:
-            self.path = os.path.join(run, f"rank-{self.rank}")
+            self.path = os.path.join(within, f"rank-{self.rank}")
             try:
                 os.mkdir(self.path)
                 break

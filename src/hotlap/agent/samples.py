@@ -76,7 +76,7 @@ Used = tuple[int, int] | None
 """Ns that a thread ran, and others; None where the system does not tell."""
 
 
-def _ran(numbers: dict[int, int]) -> dict[int, int]:
+def _cpu_time(numbers: dict[int, int]) -> dict[int, int]:
     """Ns that threads have run, by their identifiers. numbers: the system's; {} where it does not tell."""
     told = {thread: read(f"/proc/self/task/{number}/schedstat").split() for thread, number in numbers.items()}
     return {thread: int(one[0]) for thread, one in told.items() if one}
@@ -143,8 +143,8 @@ def _counts(ns: int, before: tuple[Used, Used], after: tuple[Used, Used]) -> Use
         return None
     awake = max(0, ns - (then[1] - one[1]))
     counted = max(min(awake, int(INTERVAL_S * 1e9)), awake - (own_then[1] - own[1]))
-    ran = min(counted, then[0] - one[0])
-    return ran, counted - ran
+    cpu_ns = min(counted, then[0] - one[0])
+    return cpu_ns, counted - cpu_ns
 
 
 def fine_timer() -> None:
@@ -174,7 +174,7 @@ class Samples:
         self.searched = Searched()
         self.ns: dict[Key, int] = {}
         self.paths: dict[Path, int] = {}
-        self.ran: dict[Key, int] = {}
+        self.cpu_ns: dict[Key, int] = {}
         self.stood: dict[Key, int] = {}
         """Of `ns`, that the thread ran, and that it neither ran nor waited for a core."""
         self.idle_ns = 0
@@ -213,7 +213,9 @@ class Samples:
             "paths": self._by_path(),
             "methods": [[frames[one], one[1]] for one in sorted(of_modules(frames))],
             "searched": [[file, line, *told] for (file, line), told in self.searched.found.items()],
-            "stood": [[*key, idle * ns / 1e6] for key, ns in self.stood.items() if idle * ns > STANDS * self.ran[key]],
+            "stood": [
+                [*key, idle * ns / 1e6] for key, ns in self.stood.items() if idle * ns > STANDS * self.cpu_ns[key]
+            ],
             "beside": [
                 [*seen.most_common(1)[0][0], self._used.get(thread, 0.0)]
                 for thread, seen in self._beside.items()
@@ -242,7 +244,7 @@ class Samples:
         others = [one for one in threading.enumerate() if not one.name.startswith("hotlap")]
         self._beside = {one.ident: Counter() for one in others if one.ident and one.ident != self.thread}
         numbers = {one.ident: one.native_id for one in others if one.ident and one.native_id}
-        usual, begun, before = sys.getswitchinterval(), time.perf_counter_ns(), _ran(numbers)
+        usual, begun, before = sys.getswitchinterval(), time.perf_counter_ns(), _cpu_time(numbers)
         sys.setswitchinterval(min(usual, SWITCH_S))
         looking.start()
         try:
@@ -251,7 +253,7 @@ class Samples:
             sys.setswitchinterval(usual)
             self._stop.set()
             looking.join(timeout=1.0)
-            after, took_ns = _ran(numbers), time.perf_counter_ns() - begun
+            after, took_ns = _cpu_time(numbers), time.perf_counter_ns() - begun
             self._used = {thread: (after[thread] - before[thread]) / took_ns for thread in before.keys() & after.keys()}
 
     def _look(self, used: Callable[[], Used]) -> None:
@@ -325,8 +327,8 @@ class Samples:
         if key in self.ns or len(self.ns) < MOST:
             self.ns[key] = self.ns.get(key, 0) + ns
             self.squares[phase] += ns * ns
-            ran, stood = used or (ns, 0)
-            self.ran[key] = self.ran.get(key, 0) + ran
+            cpu_ns, stood = used or (ns, 0)
+            self.cpu_ns[key] = self.cpu_ns.get(key, 0) + cpu_ns
             self.stood[key] = self.stood.get(key, 0) + stood
         else:
             self.left_out_ns += ns
@@ -438,7 +440,7 @@ class WorkerSamples(Samples):
         """loop: what the worker runs; in a fork the frames below it are the parent's."""
         super().__init__(threading.get_ident(), lambda: "data", guarded)
         self.path, self.dataset, self.loop = path, dataset, loop
-        self.ran_ns = self.handed_over_ns = 0
+        self.thread_cpu_ns = self.handed_over_ns = 0
         self._looking = threading.Thread(target=guarded, args=(self._run,), name="hotlap-samples", daemon=True)
 
     def begin(self) -> None:
@@ -488,15 +490,15 @@ class WorkerSamples(Samples):
                 if name in {"looks", "files", "lines", "searched"}
             }
             rows["lines"] = rows["lines"][:WORKER_ROWS]
-            rows |= {"ran_ms": self.ran_ns / 1e6, "handed_over_ms": self.handed_over_ns / 1e6}
+            rows |= {"ran_ms": self.thread_cpu_ns / 1e6, "handed_over_ms": self.handed_over_ns / 1e6}
             with open(self.path, "ab", buffering=0) as file:
                 file.write(json.dumps({"dataset": self.dataset, **rows}).encode("utf-8", "replace") + b"\n")
 
     def _read_clocks(self) -> None:
         told = {one.ident: one for one in threading.enumerate() if one.ident and one.native_id}
-        ran = _ran({thread: one.native_id for thread, one in told.items() if one.native_id})
-        handing = sum(ns for thread, ns in ran.items() if told[thread].name.endswith(HANDS_OVER))
-        self.ran_ns = max(self.ran_ns, ran.get(self.thread, 0))
+        cpu_ns = _cpu_time({thread: one.native_id for thread, one in told.items() if one.native_id})
+        handing = sum(ns for thread, ns in cpu_ns.items() if told[thread].name.endswith(HANDS_OVER))
+        self.thread_cpu_ns = max(self.thread_cpu_ns, cpu_ns.get(self.thread, 0))
         self.handed_over_ns = max(self.handed_over_ns, handing)
 
     def _seen(self) -> list[Call]:

@@ -1,17 +1,20 @@
 """How the agent starts: called at the end of `import torch`. Never raises."""
 
+import importlib
 import os
+import pkgutil
 import sys
 
 from hotlap.records.session import VARIABLE, Session
 
+from . import clipping, hooks
 from .compiled import hide_from_compiler
 from .core import Agent, register_exit
 from .guard import hook
-from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, saving, torchscript, transfer
 from .probe import redraw
 
 START, FORK = hook("agent_start"), hook("fork")
+SEAMS = [importlib.import_module(f"{hooks.__name__}.{one.name}") for one in pkgutil.iter_modules(hooks.__path__)]
 
 
 def start() -> None:
@@ -38,12 +41,11 @@ def start_agent(session: Session) -> Agent:
 def _install(agent: Agent) -> None:
     if agent.session.seed is not None:
         redraw(agent.session.seed)  # before the script's own code runs; its own seeds override
-    rendezvous.install(agent)
     clipping.install(agent)
     for use in agent.session.levers:
         agent.seams.install_by_name(use.name, use.settings)
-    for hooks in (loader, forward, backward, optimizer, transfer, graph, torchscript, saving):
-        hooks.install(agent)
+    for seam in SEAMS:
+        seam.install(agent)
     agent.profile.install()
     agent.host.install()
     for name in list(sys.modules):

@@ -13,6 +13,7 @@ from hotlap.records.steady import AGREE, Steady, counted, least_tail, own_pace, 
 
 from .compiled import end_compile_workers
 from .guard import Stop
+from .recorder import restarts
 from .torch_internals import default_store
 from .turnstile import Turnstile
 
@@ -35,7 +36,7 @@ class Agreed:
     share. Ranks without a process group wait for no other, and choose for themselves."""
 
     def __init__(self, name: str) -> None:
-        self.key = f"hotlap/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+        self.key = f"hotlap/{restarts()}/{name}"
         self.at: int | None = None
 
     def step(self, index: int, ready: Callable[[], bool]) -> int | None:

@@ -30,7 +30,7 @@ class Wasted:
         self.on = True
         self._looked_at = 0
         self._handles: list[Any] = []
-        self._held: dict[int, list[weakref.ref[Any]]] = {}
+        self._refs: dict[int, list[weakref.ref[Any]]] = {}
         """Of each optimizer's parameters, by its id, the first and the last one."""
         self._reached: dict[int, int] = {}
         """When the backward came last to them, ns, in that order."""
@@ -51,11 +51,11 @@ class Wasted:
         if not self.on or len(self._optimizers) < 2:
             return
         every = {id(one): list(parameters_of([one])) for one in self._optimizers}
-        ends = {key: (held[0], held[-1]) for key, held in every.items() if held}
+        ends = {key: (tensors[0], tensors[-1]) for key, tensors in every.items() if tensors}
         if len(ends) < 2:
             return
         self._looked_at += 1
-        self._held = {key: list(map(weakref.ref, parameters)) for key, parameters in ends.items()}
+        self._refs = {key: list(map(weakref.ref, parameters)) for key, parameters in ends.items()}
         for key, parameters in ends.items():
             for one in parameters:
                 if one.requires_grad and one.is_leaf:
@@ -76,7 +76,7 @@ class Wasted:
         if self._handles:
             self._ended_ns, self._after, self._place = time.perf_counter_ns(), backwards, self._caller()
             self._took_ns += self._ended_ns - self._begun_ns if self._looked_at > FIRST else 0
-            self._left = {key: list(map(_mark, held)) for key, held in self._held.items()}
+            self._left = {key: list(map(_mark, tensors)) for key, tensors in self._refs.items()}
             self._stepped = set()
         self._handles = []
 
@@ -95,7 +95,7 @@ class Wasted:
 
     def _gone(self, key: int) -> bool:
         """Whether an optimizer's gradients are not what the last backward left."""
-        marks = zip(map(_mark, self._held[key]), self._left[key], strict=True)
+        marks = zip(map(_mark, self._refs[key]), self._left[key], strict=True)
         return all(now is None or now != left for now, left in marks)
 
     def give_up(self) -> None:

@@ -61,8 +61,8 @@ class Profiler:
             self.nsight.finish()
 
 
-def screens(folder: Path, asked: str = "") -> Iterator[RenderableType]:
-    """Of all that the folder holds. asked: of this a screen that says why there is none."""
+def screens(folder: Path, wanted: str = "") -> Iterator[RenderableType]:
+    """Of all that the folder holds. wanted: of this a screen that says why there is none."""
     for name, made in (("nsys", _nsys), ("ncu", _ncu), ("perf", _perf), ("py-spy", _py_spy)):
         try:
             with missing_named():
@@ -71,7 +71,7 @@ def screens(folder: Path, asked: str = "") -> Iterator[RenderableType]:
             screen = plain(f"hotlap: {error}", "yellow")
         if screen is not None:
             yield screen
-        elif name == asked:
+        elif name == wanted:
             yield plain(f"hotlap: {name} {_why_not(folder, name)}", "yellow")
 
 
@@ -86,10 +86,10 @@ def _why_not(folder: Path, name: str) -> str:
 def _nsys(folder: Path) -> RenderableType | None:
     if not (folder / NSYS_FILE).is_file():
         return None
-    from hotlap.trace.answer import Asked, report  # polars takes a moment to import
+    from hotlap.trace.answer import Options, report  # polars takes a moment to import
     from hotlap.trace.files import trace_files
 
-    return nsys_screen(report(trace_files(folder / NSYS_FILE), Asked(top=ROWS, what_if=False)), ROWS)
+    return nsys_screen(report(trace_files(folder / NSYS_FILE), Options(top=ROWS, what_if=False)), ROWS)
 
 
 def _ncu(folder: Path) -> RenderableType | None:

@@ -40,8 +40,8 @@ def confirmed(given: Sequence[str], recorded: Sequence[str], where: Path, cwd: s
         raise UsageError(f"{where} belongs to another command: {shown}")
     if given and cwd == str(Path.cwd()):
         return
-    held = f"hotlap: {where} holds this command, to run in {cwd}:\n  {shown}"
-    stderr_console().print(plain(held), soft_wrap=True)
+    told = f"hotlap: {where} holds this command, to run in {cwd}:\n  {shown}"
+    stderr_console().print(plain(told), soft_wrap=True)
     if not yes and not (sys.stdin.isatty() and typer.confirm("run it?", err=True)):
         instead = f"go to {cwd}" if given else "give the command itself"
         raise UsageError(f"not confirmed; {instead}, or give --yes to run what {where} holds")

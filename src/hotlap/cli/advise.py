@@ -62,7 +62,7 @@ def advise(
     }
     answers: Values = {name: value / 100 for name, value in given.items() if value is not None}
     if path is None and not answers and not json and sys.stdin.isatty() and sys.stderr.isatty():
-        answers = _asked()
+        answers = _prompted()
     advice = advise_answers(answers) if path is None else advise_folder(path, answers)
     if json:
         print_json(advice)
@@ -72,7 +72,7 @@ def advise(
     return 0
 
 
-def _asked() -> dict[str, float]:
+def _prompted() -> dict[str, float]:
     """Answers from a person at a terminal; Enter says that one is not known."""
     stderr_console().print(
         "In percent; press Enter if you do not know. A trace or `hotlap run --profile` tells most of these."

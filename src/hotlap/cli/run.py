@@ -183,7 +183,7 @@ def report(folder: Path, record: Run, json: bool, price: Price = UNPRICED) -> No
     run = RunFolder(folder)
     unwritten = [_unwritten(run, record)]
     try:
-        diagnosis, why = judged(folder)
+        diagnosis, why = judged(folder, ours=True)
     except RecordError as error:
         diagnosis, why = None, str(error)
     if diagnosis is not None:

@@ -104,11 +104,11 @@ def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | N
 
     if all(_only_counters(path) for path in paths):
         return TraceReport()
-    from hotlap.diagnose.profiled import asked_of  # polars takes a moment to import; `hotlap run` does without it
+    from hotlap.diagnose.profiled import options_of  # polars takes a moment to import; `hotlap run` does without it
     from hotlap.trace.answer import report
 
     with _reading(paths) as (files, told):
-        return report(files, asked_of(paths[0], top, what_if, unprofiled_ms), told)
+        return report(files, options_of(paths[0], top, what_if, unprofiled_ms), told)
 
 
 def _only_counters(path: Path) -> bool:

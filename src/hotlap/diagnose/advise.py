@@ -24,7 +24,7 @@ from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .advise_table import IDLE_PARTS, MEASURES, TABLE, WORTH
 from .diagnose import diagnose
-from .verdict import verdict
+from .verdict import verdict_here
 
 NAMES: Final = tuple(one.name for one in MEASURES)
 MEASURE_OF: Final = {
@@ -85,13 +85,13 @@ def percent(value: float) -> str:
 
 def suggest(table: Table, known: Values) -> tuple[Suggestion, ...]:
     """The rows that hold, the largest share first; else the first of `otherwise` that does."""
-    found = [one for row in table.rows if (one := _asked(row, known)) is not None]
+    found = [one for row in table.rows if (one := _suggestion(row, known)) is not None]
     if not found:
-        return next(((one,) for row in table.otherwise if (one := _asked(row, known)) is not None), ())
+        return next(((one,) for row in table.otherwise if (one := _suggestion(row, known)) is not None), ())
     return tuple(sorted(found, key=lambda one: -1.0 if one.share is None else one.share, reverse=True))
 
 
-def _asked(row: Row, known: Values) -> Suggestion | None:
+def _suggestion(row: Row, known: Values) -> Suggestion | None:
     share = value_of(row.share, known) if row.share else None
     if not all(holds(condition, known, share) for condition in row.conditions):
         return None
@@ -180,12 +180,12 @@ def advise_folder(folder: Path, answers: Values | None = None) -> Advice:
         return _of_tune(tuned, str(folder), answers)
     run = RunFolder(folder)
     if not run.is_run:
-        from hotlap.trace.answer import Asked, report
+        from hotlap.trace.answer import Options, report
         from hotlap.trace.files import trace_files
 
-        return _of_traces(report(trace_files(folder), Asked()), str(folder), answers)
+        return _of_traces(report(trace_files(folder), Options()), str(folder), answers)
     traces = _traces(run)
-    diagnosis, ranks = verdict(folder, traces), traces.ranks if traces else ()
+    diagnosis, ranks = verdict_here(folder, traces), traces.ranks if traces else ()
     return advise(diagnosis, str(folder), run.facts, run.record.environment, ranks, answers)
 
 

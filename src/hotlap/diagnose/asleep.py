@@ -63,6 +63,6 @@ def _alone(host: HostFacts | None) -> bool:
     """Whether the thread that trains is the only one of its process that runs, or would."""
     if host is None or not host.took_ms or host.user_ms is None or host.waited_ms is None:
         return False
-    ran = host.took_ms - host.stood_ms
-    others = host.user_ms + host.system_ms - ran + (host.threads_waited_ms or 0.0) - host.waited_ms
+    running_ms = host.took_ms - host.stood_ms
+    others = host.user_ms + host.system_ms - running_ms + (host.threads_waited_ms or 0.0) - host.waited_ms
     return others <= OTHERS * host.took_ms

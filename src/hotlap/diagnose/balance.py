@@ -98,12 +98,13 @@ def without_the_wait(findings: Sequence[Finding], late: Late, mine: bool) -> lis
     """Findings of one rank less what the straggler explains. mine: it is the straggler itself."""
     bounds = OF_PHASE.get(late.phase, WAITS) if mine else WAITS
     own = [one for one in findings if one.id not in EXCHANGE and not one.beneath]
-    held = next((one for one in findings if one.id in EXCHANGE and not mine), None) or next(
+    exchange = next((one for one in findings if one.id in EXCHANGE and not mine), None) or next(
         (one for bound in bounds for one in own if one.bound == bound),
         None,
     )
     return [
-        msgspec.structs.replace(one, share=max(0.0, one.share - late.share)) if one is held else one for one in findings
+        msgspec.structs.replace(one, share=max(0.0, one.share - late.share)) if one is exchange else one
+        for one in findings
     ]
 
 

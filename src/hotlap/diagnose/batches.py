@@ -72,8 +72,8 @@ def asking(paths: Sequence[SampledPath], files: Sequence[str], trained: Trained)
     """What is sampled of the loop's own code while it asks for its next batch, or makes it."""
     rows = known_paths(paths, files) if trained.at else []
     own = [row for row in rows if row[0] == "other" and row[1]]
-    took, ran = under(own), under([row for row in rows if _runs(row)])
-    frames = {one for one in took if ran[one] < NEXT_TO_NONE * took[one]}
+    took, running = under(own), under([row for row in rows if _runs(row)])
+    frames = {one for one in took if running[one] < NEXT_TO_NONE * took[one]}
     asks = {one for one in frames if _asks(place_in(files, one), trained.at) or _makes(one, files, trained)}
     given = {pair for row in own for pair in pairwise(row[1]) if pair[1] in frames - asks}
     asks |= {inner for outer, inner in given if _is_given(inner, place_in(files, outer), trained)}

@@ -15,6 +15,7 @@ from hotlap.records.run import Environment, Run, Versions
 from hotlap.runs.folder import RunFolder
 
 from .diagnose import diagnose
+from .source import reading_here
 
 Fields = dict[str, str | None]
 
@@ -35,7 +36,8 @@ def compare(before: Path, after: Path) -> RunDiff:
 
 def _step(run: RunFolder) -> Diagnosis | None:
     try:
-        return run.diagnosis or diagnose(run.path)
+        with reading_here():
+            return run.diagnosis or diagnose(run.path)
     except NothingMeasured:
         return None
 

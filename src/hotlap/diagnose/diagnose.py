@@ -56,7 +56,7 @@ WITHOUT_FACTS = "facts"
 GOES_ON = (WITHOUT_FACTS, "profile_")
 """How all of those begin that end a part alone (`Guard.spare`)."""
 UNEVEN = 1.15
-APART = 1.1
+DIFFERS = 1.1
 """Mean of all steps over that of those whose phases are known, from which these do not say where all of it goes."""
 OTHERS = 1.25
 """The mean of the steps whose phases are known over a typical step, from which on these phases are not that one's."""
@@ -107,26 +107,34 @@ def _of_the_rest(rank: RankFolder, steps: list[Step]) -> list[Step]:
 
 def diagnose(folder: Path) -> Diagnosis:
     """The verdict. Raises NothingMeasured (with what was seen) where there are too few steps, RecordError."""
-    ranks = every = read_ranks(folder)
+    run, ranks = RunFolder(folder), read_ranks(folder)
+    every = ranks
     mode = "train" if any(rank.steady.mode == "train" for rank in ranks) else "inference"
     ranks = [rank for rank in ranks if rank.steady.mode == mode]
     if not ranks:
-        raise NothingMeasured(_nothing(RunFolder(folder)))
+        raise NothingMeasured(_nothing(run))
     first = max(ranks, key=lambda rank: rank.steady.seen) if _separate_processes(ranks) else ranks[0]
     together = [first] if _separate_processes(ranks) else ranks
     if first.steady.seen < LEAST_STEPS:
-        raise NothingMeasured(_too_few(first))
-    run, seen = RunFolder(folder).record, RunFolder(folder).telemetry
-    use = cpu_use(seen, first.steady.steps, run.environment)
+        raise NothingMeasured("; ".join((_too_few(first), *_restarted(run))))
+    record, seen = run.record, run.telemetry
+    use = cpu_use(seen, first.steady.steps, record.environment)
     cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
     gpus = gpu_use(seen, first.steady.steps, cards)
     unstepped: list[Facts] = []  # their memory is the command's too
     with contextlib.suppress(RecordError):
-        unstepped = [read_record(path, Facts) for path in RunFolder(folder).seen]
+        unstepped = [read_record(path, Facts) for path in run.seen]
     if shared := shared_gpu(seen, first.steady.steps, [*(rank.facts for rank in every), *unstepped]):
         gpus = GpuUse(None, gpus.watts, shared)
-    levers = tuple(lever.name for lever in run.levers)
-    return _verdict(mode, first, together, levers, use, gpus, seen, run.environment)
+    levers = tuple(lever.name for lever in record.levers)
+    found = _verdict(mode, first, together, levers, use, gpus, seen, record.environment)
+    return msgspec.structs.replace(found, unknown=(*_restarted(run), *found.unknown))
+
+
+def _restarted(run: RunFolder) -> Iterator[str]:
+    """That the ranks were started anew, where they were."""
+    if run.restarts:
+        yield f"torchrun restarted the ranks (restart {run.restarts}): the numbers are of the last start alone"
 
 
 def _separate_processes(ranks: Sequence[Rank]) -> bool:
@@ -358,7 +366,7 @@ def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | No
     scaled = device is None and OTHERS * typical < total
     if looked_at == len(usual) or not total:
         return phases_of_all(usual, typical) if scaled else found, "", 0.0
-    if not scaled and 1 / APART < mean / total < APART:
+    if not scaled and 1 / DIFFERS < mean / total < DIFFERS:
         return found, "", 0.0
     said = f"the {looked_at} sampled steps take {ms(total)} on average, all {len(usual)} steps {ms(mean)}"
     if scaled:

@@ -1,7 +1,6 @@
 """What a page shows of a run folder, a tune folder or traces: their documents, and what is read beside them."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +12,6 @@ import msgspec
 from hotlap import __version__
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.errors import RecordError, missing_named
-from hotlap.records.files import read_bytes
 from hotlap.records.page import Artefact, Curve, Page, Snippet
 from hotlap.records.profile import Profile
 from hotlap.records.run import Step
@@ -24,7 +22,7 @@ from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .advise import panel
 from .series import series, thinned
-from .source import reading_below
+from .source import lines_of, reading_here
 from .verdict import judged
 
 ROWS: Final = 60
@@ -41,7 +39,6 @@ LEAST_POINTS: Final = 400
 AROUND: Final = 3
 """Lines of context on each side."""
 LONGEST_LINE: Final = 240
-LARGEST_SOURCE: Final = 1 << 20
 SNAPSHOTS: Final = ("*memory*.pickle", "*snapshot*.pickle")
 
 Progress = Callable[[str, int], None]
@@ -77,10 +74,7 @@ def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
     traces = None
     with contextlib.suppress(RecordError), missing_named():  # of traces that can't be read the verdict says so
         traces = _traces(folder, progress) if any(rank.trace.is_file() for rank in ranks) else None
-    with reading_below(Path.cwd()) as reading:  # as in `snippet`: findings quote what they are about
-        diagnosis, why = judged(folder, traces)
-    if reading.refused:
-        diagnosis = run.diagnosis or diagnosis  # as the run told it, which quotes nothing that lies here
+    diagnosis, why = judged(folder, traces)
     page = _page(
         folder,
         f"run {folder.resolve().name}",
@@ -91,7 +85,7 @@ def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
         profile=ranks[0].document(Profile) if ranks else None,
         problems=tuple(run.problems)[:100],
         steps=series(folder, max(LEAST_POINTS, MOST_POINTS // max(1, len(ranks))))[:MOST_RANKS],
-        telemetry=_thin(run.telemetry),
+        telemetry=_fewer(run.telemetry),
         traces=traces,
         artefacts=tuple(_run_artefacts(run)),
     )
@@ -99,7 +93,7 @@ def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
     return _with_source(page, findings, Path(record.cwd), record.started) if source else page
 
 
-def _thin(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:
+def _fewer(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:
     """The first, and of each stretch those with the most memory, of the processes and of each GPU: peaks stay."""
     if len(samples) <= MOST_SAMPLES:
         return tuple(samples)
@@ -148,10 +142,10 @@ def _traces(path: Path, progress: Progress) -> TraceReport:
     from hotlap.trace.answer import report
     from hotlap.trace.files import trace_files
 
-    from .profiled import asked_of  # polars takes a moment to import
+    from .profiled import options_of  # polars takes a moment to import
 
-    asked = replace(asked_of(path, ROWS, what_if=True), drawn=True)
-    found = report(trace_files(path), asked, progress)
+    options = replace(options_of(path, ROWS, what_if=True), drawn=True)
+    found = report(trace_files(path), options, progress)
     if len(found.ranks) <= DRAWN_RANKS:
         return found
     late = found.balance.straggler if found.balance else None
@@ -222,19 +216,16 @@ def _with_source(page: Page, findings: Sequence[Finding], cwd: Path, started: fl
 def snippet(where: Place, cwd: Path, started: float = 0.0) -> Snippet | None:
     """Lines around a place, None where its file is not there, not Python, large, or ends before.
 
-    The place comes from a record that anybody may have written, so nothing is read but Python source below the current
-    folder: the project that the user stands in.
+    The place comes from a record that anybody may have written, so nothing is read but source of the project that the
+    user stands in.
     """
-    path = Path(os.path.abspath(cwd / where.file))  # noqa: PTH100 - a name with a NUL in it has no real path
-    if where.line is None or path.suffix != ".py" or not path.is_relative_to(Path.cwd()) or not path.is_file():
-        return None
-    try:
-        lines = read_bytes(path, LARGEST_SOURCE).decode("utf-8", "replace").splitlines()
-        changed = bool(started) and path.stat().st_mtime > started
-    except (RecordError, OSError):
+    path = cwd / where.file
+    with reading_here():
+        lines = lines_of(path)
+    if where.line is None or len(lines) < where.line:
         return None
     first = max(1, where.line - AROUND)
     chosen = tuple(line.expandtabs(4)[:LONGEST_LINE] for line in lines[first - 1 : where.line + AROUND])
-    if len(lines) < where.line:
-        return None
-    return Snippet(where=where, first=first, lines=chosen, changed=changed)
+    with contextlib.suppress(OSError):
+        return Snippet(where=where, first=first, lines=chosen, changed=bool(started) and path.stat().st_mtime > started)
+    return None

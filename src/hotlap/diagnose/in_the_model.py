@@ -116,10 +116,10 @@ def in_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ra
 
 
 def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) -> list[list[SampledLine]]:
-    held: dict[object, list[SampledLine]] = {}
+    groups: dict[object, list[SampledLine]] = {}
     for row in rows:
-        held.setdefault(key(row), []).append(row)
-    return list(held.values())
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
 
 
 def with_parametrizations(findings: Sequence[Finding], samples: Samples) -> Iterator[Finding]:

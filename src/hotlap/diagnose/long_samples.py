@@ -52,8 +52,8 @@ def with_long_steps(
     for place, took_ms in _makes_all_items(samples).items():
         if took_ms >= MOSTLY_THERE * total:
             where, cause, share = place, ALL_ITEMS, took_ms / total
-    asked = asking(samples.lines, samples.files, trained(others, called)) if others is not None else ()
-    asks = sum(row[3] for row in asked) >= MOSTLY_THERE * total
+    waiting = asking(samples.lines, samples.files, trained(others, called)) if others is not None else ()
+    asks = sum(row[3] for row in waiting) >= MOSTLY_THERE * total
 
     def told(one: Finding) -> Finding:
         if one.id != "long-steps":

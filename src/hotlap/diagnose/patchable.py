@@ -11,10 +11,9 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import WAITS, Finding, Place
-from hotlap.records.errors import RecordError
-from hotlap.records.files import read_bytes
 
-LARGEST_SOURCE: Final = 2 << 20
+from .source import lines_of
+
 TOLD: Final = "; hotlap patch "
 FORMS: Final = re.compile(
     r"(?!(el)?if |while |return |assert |yield ).*"
@@ -43,12 +42,5 @@ def by_hand(finding: Finding) -> str:
 def _line(place: Place, cwd: Path) -> str:
     """The text of a line of Python source; "" where it is not there, or not the user's."""
     path = cwd / place.file
-    if place.line is None or path.suffix != ".py" or "site-packages" in path.parts:
-        return ""
-    try:
-        if not path.is_file():
-            return ""
-        lines = read_bytes(path, LARGEST_SOURCE).decode("utf-8", "replace").split("\n")
-    except (RecordError, OSError, ValueError):  # a name that no file can have
-        return ""
-    return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+    lines = lines_of(path) if place.line is not None and "site-packages" not in path.parts else []
+    return lines[place.line - 1].strip() if place.line is not None and 0 < place.line <= len(lines) else ""

@@ -30,7 +30,7 @@ from hotlap.records.run import Facts, Phases
 from hotlap.records.trace import HostTime, RankTrace, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
-from hotlap.trace.answer import Asked, report
+from hotlap.trace.answer import Options, report
 from hotlap.trace.files import trace_files
 from hotlap.trace.findings import convolution
 from hotlap.trace.lines import places_of
@@ -99,8 +99,8 @@ LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 def read_traces(folder: Path, found: Diagnosis) -> TraceReport:
     """The answers of a run's traces. found: what its steps without the profiler say. Raises RecordError."""
-    asked = Asked(unprofiled_ms=_usual(found) * found.step_ms, unprofiled=found.phases, lines=_lines)
-    return report(trace_files(folder), asked)
+    options = Options(unprofiled_ms=_usual(found) * found.step_ms, unprofiled=found.phases, lines=_lines)
+    return report(trace_files(folder), options)
 
 
 def _usual(found: Diagnosis) -> float:
@@ -108,15 +108,15 @@ def _usual(found: Diagnosis) -> float:
     return 1 - sum(one.share for one in found.findings if one.id == "long-steps")
 
 
-def asked_of(path: Path, top: int, what_if: bool, unprofiled_ms: float | None = None) -> Asked:
+def options_of(path: Path, top: int, what_if: bool, unprofiled_ms: float | None = None) -> Options:
     """What to ask of the traces at a path: of a run's, with its lines and its step time without the profiler."""
     if not RunFolder(path).is_run:
-        return Asked(top, what_if, unprofiled_ms)
+        return Options(top, what_if, unprofiled_ms)
     try:
         found = diagnose(path)
     except NothingMeasured:
-        return Asked(top, what_if, unprofiled_ms, lines=_lines)
-    return Asked(top, what_if, unprofiled_ms or _usual(found) * found.step_ms, found.phases, _lines)
+        return Options(top, what_if, unprofiled_ms, lines=_lines)
+    return Options(top, what_if, unprofiled_ms or _usual(found) * found.step_ms, found.phases, _lines)
 
 
 def _lines(trace: Trace) -> dict[int, Place]:

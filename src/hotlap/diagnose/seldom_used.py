@@ -64,7 +64,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
     they add up over steps."""
     own = [row for row in rows if row[0] == "other" and row[1]]
     uses = Uses(files, _step_loop(rows, files))
-    took, ran = under(own), under([row for row in rows if row[0] in MODEL])
+    took, running = under(own), under([row for row in rows if row[0] in MODEL])
     together = under([row for row in own if COLLECTIVES.search(row[2])])
     """With other ranks, which may not take the branch."""
     below: defaultdict[UserFrame, set[Place]] = defaultdict(set)
@@ -81,7 +81,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
         if uses.adds_up(place) and called_in(statement) & READS:
             return False
         inner = [one for one in map(function_at, below[frame]) if one is not None and one is not function]
-        return ran[frame] < NEXT_TO_NONE * took[frame] and not any(map(writes, inner))
+        return running[frame] < NEXT_TO_NONE * took[frame] and not any(map(writes, inner))
 
     known: dict[Sequence[UserFrame], Found] = {}
     for row in own:

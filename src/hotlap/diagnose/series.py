@@ -66,8 +66,8 @@ def marked(steps: Sequence[Step], times: Sequence[float | None], steady: SteadyS
 def fences(times: Sequence[float]) -> tuple[float, float]:
     """Step times outside of which a steady step is an outlier, ms."""
     first, middle, third = (float(x) for x in np.quantile(times, (0.25, 0.5, 0.75)))
-    reach = max(FENCE * (third - first), LEAST * middle)
-    return first - reach, third + reach
+    margin = max(FENCE * (third - first), LEAST * middle)
+    return first - margin, third + margin
 
 
 def thinned(times: Sequence[float], most: int, known: Sequence[bool] = ()) -> tuple[int, list[int]]:

@@ -44,8 +44,8 @@ def shared_gpu(samples: Sequence[TelemetrySample], steps: Sequence[Step], ranks:
                 f"another process computed on this GPU: it was {busy:.0f}% busy before the command used it; "
                 f"{HOLD_FOR_BOTH}"
             )
-        held = sum(facts.memory.peak_reserved_bytes if facts.memory else 0 for facts in own) + len(own) * OWN_BYTES
-        beyond = [gpu.memory_bytes - held for gpu in inside if gpu.memory_bytes is not None]
+        ours = sum(facts.memory.peak_reserved_bytes if facts.memory else 0 for facts in own) + len(own) * OWN_BYTES
+        beyond = [gpu.memory_bytes - ours for gpu in inside if gpu.memory_bytes is not None]
         more = [one for one in beyond if one > 0]
         if more and all(facts.memory for facts in own) and len(more) >= LEAST_OF_TIME * len(beyond):
             return (

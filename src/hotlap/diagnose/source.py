@@ -2,16 +2,18 @@
 
 import ast
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 from hotlap.records.diagnosis import Place
+from hotlap.records.errors import RecordError
+from hotlap.records.files import read_bytes
 from hotlap.records.run import Facts
 
 MOST_BYTES: Final = 1 << 20
@@ -20,33 +22,25 @@ COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorE
 Loop = ast.For | ast.While
 
 
-@dataclass
-class Reading:
-    """Where source is read. refused: some lay elsewhere."""
-
-    below: Path
-    refused: bool = False
-
-
-_READING: Final[ContextVar[Reading | None]] = ContextVar("reading", default=None)
+_REFUSED: Final[ContextVar[set[str] | None]] = ContextVar("refused", default=None)
 
 
 @contextlib.contextmanager
-def reading_below(folder: Path) -> Iterator[Reading]:
-    """In here no source outside of a folder is read: which files are named is up to whoever wrote the record."""
-    reading = Reading(folder)
-    before = _READING.set(reading)
+def reading_here() -> Iterator[set[str]]:
+    """In here no source outside of the current folder is read: which files are named is up to whoever wrote the record,
+    and what is read is quoted. Yields those that were refused so far."""
+    before = _REFUSED.set(refused := set[str]())
     try:
-        yield reading
+        yield refused
     finally:
-        _READING.reset(before)
+        _REFUSED.reset(before)
 
 
 def _may_read(file: str) -> bool:
-    reading = _READING.get()
-    if reading is None or Path(os.path.abspath(file)).is_relative_to(reading.below):  # noqa: PTH100 - may have a NUL
+    refused = _REFUSED.get()
+    if refused is None or Path(os.path.abspath(file)).is_relative_to(Path.cwd()):  # noqa: PTH100 - may have a NUL
         return True
-    reading.refused = True
+    refused.add(file)
     return False
 
 
@@ -64,6 +58,17 @@ def _parsed(file: str) -> ast.Module | None:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file of Python source; none where it is not there, large, or may not be read."""
+    try:
+        if path.suffix != ".py" or not _may_read(str(path)) or not path.is_file():
+            return []
+        text = read_bytes(path, MOST_BYTES).decode("utf-8", "replace")
+        return [line.removesuffix("\n") for line in io.StringIO(text, None)]  # where Python has line ends, and no more
+    except (RecordError, OSError, ValueError):  # a name that no file can have
+        return []
 
 
 def name_of(call: ast.Call) -> str:
@@ -172,8 +177,8 @@ def loops_at(place: Place) -> Iterator[Loop]:
 
 @lru_cache(maxsize=4096)
 def _statements(file: str, line: int) -> tuple[ast.stmt, ...]:
-    held = (one for one in _all_statements(file) if one.lineno <= line <= (one.end_lineno or 0))
-    return tuple(sorted(held, key=lambda one: -one.lineno))
+    around = (one for one in _all_statements(file) if one.lineno <= line <= (one.end_lineno or 0))
+    return tuple(sorted(around, key=lambda one: -one.lineno))
 
 
 @lru_cache(maxsize=64)

@@ -592,7 +592,7 @@ def over_parameters(place: Place) -> bool:
 
 def _over_parameters(loop: ast.For | ast.comprehension) -> bool:
     """`for p in model.parameters()`, or an optimizer's `for p in group["params"]`."""
-    held = [one.slice for one in ast.walk(loop.iter) if isinstance(one, ast.Subscript)]
-    if any(isinstance(one, ast.Constant) and one.value == "params" for one in held):
+    indices = [one.slice for one in ast.walk(loop.iter) if isinstance(one, ast.Subscript)]
+    if any(isinstance(one, ast.Constant) and one.value == "params" for one in indices):
         return True
     return bool(called_in(loop.iter) & OF_PARAMETERS)

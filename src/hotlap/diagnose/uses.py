@@ -139,8 +139,8 @@ class Uses:
     def is_conditional(self, at: Place) -> bool:
         """Whether a line of a step is under a condition that may choose between steps, as `loss < best`: not of one of
         what is there."""
-        held = takewhile(lambda one: one is not self.around(at), statements_inside(at))
-        tests = (one.test for one in held if isinstance(one, (ast.If, ast.While)) and one.test.lineno != at.line)
+        inside = takewhile(lambda one: one is not self.around(at), statements_inside(at))
+        tests = (one.test for one in inside if isinstance(one, (ast.If, ast.While)) and one.test.lineno != at.line)
         return not all(map(_is_plain, tests))
 
     def around(self, at: Place) -> ast.stmt | None:

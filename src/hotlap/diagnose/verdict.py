@@ -28,10 +28,19 @@ from .of_the_loss import with_loss
 from .older_graphs import with_older
 from .patchable import with_patch
 from .sampled import with_samples
+from .source import reading_here
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
 MEND: Final = "fix the command's own error, then run again"
+
+
+def verdict_here(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
+    """As `verdict`, of a folder that may come from elsewhere and name any file: none outside of the current folder is
+    quoted. Where some lie there, it is the verdict of the run's end, which quotes nothing of this machine."""
+    with reading_here() as refused:
+        found = verdict(folder, traces)
+    return (RunFolder(folder).diagnosis if refused else None) or found
 
 
 def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
@@ -71,10 +80,10 @@ def _of_the_loop(found: Diagnosis) -> Diagnosis:
     return with_findings(found, told)
 
 
-def judged(folder: Path, traces: TraceReport | None = None) -> tuple[Diagnosis | None, str]:
-    """The verdict, or why there is none. Raises RecordError."""
+def judged(folder: Path, traces: TraceReport | None = None, ours: bool = False) -> tuple[Diagnosis | None, str]:
+    """The verdict, or why there is none. ours: of a run that hotlap itself just made. Raises RecordError."""
     try:
-        return verdict(folder, traces), ""
+        return verdict(folder, traces) if ours else verdict_here(folder, traces), ""
     except NothingMeasured as error:
         return None, str(error)
 

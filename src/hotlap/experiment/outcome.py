@@ -166,13 +166,13 @@ def _measure(folder: Path) -> Reading:
 def _too_few(rank: Rank) -> str:
     """Why the steps of a trial can't be measured, who ended it, and what to do."""
     steady = rank.steady
-    held = f"; {steady.evaluations} with an evaluation are left out" if steady.evaluations else ""
+    note = f"; {steady.evaluations} with an evaluation are left out" if steady.evaluations else ""
     if rank.facts is not None and rank.facts.stopped:
         ended = "hotlap ended the command; a larger --budget lets it run longer"
     else:
-        rarer = ", or evaluate less often" if held else ""
+        rarer = ", or evaluate less often" if note else ""
         ended = f"the command ended by itself; let it run more steps{rarer}"
-    return f"only {len(steady.steps)} steady steps of {steady.seen}{held}; {ended}"
+    return f"only {len(steady.steps)} steady steps of {steady.seen}{note}; {ended}"
 
 
 def _rows(steps: Sequence[Step]) -> float | None:

@@ -25,7 +25,7 @@ from .series import Series, scalars
 BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})\b')
 FLOWS: Final = frozenset(b'"%c"' % phase for phase in b"stfbne")
 """Phases of events that belong together by their `id`."""
-APART: Final = 1 << 30
+STRIDE: Final = 1 << 30
 """Between the sort indices of two ranks; Kineto's own go to 536,870,912."""
 LEVEL: Final = 3
 """Of compression: a third of the time of the usual one, and a tenth more bytes."""
@@ -139,7 +139,7 @@ class _Merged:
         if name == "process_name":
             return {**told, "name": f"rank {rank}: {told.get('name') or 'process'}"}
         if name == "process_sort_index" and isinstance(told.get("sort_index"), int):
-            return {**told, "sort_index": told["sort_index"] % APART + self.ranks.index(rank) * APART}
+            return {**told, "sort_index": told["sort_index"] % STRIDE + self.ranks.index(rank) * STRIDE}
         return told
 
 

@@ -163,10 +163,10 @@ def waited(work: Callable[[], int]) -> int:
     would be handled when it is over: seen with two signals, the second right after the first. Where the system gives us
     no thread, the main thread waits.
     """
-    woken, wake = socket.socketpair()
-    with woken, wake, ThreadPoolExecutor(1) as pool:
-        wake.setblocking(False)
-        before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    woken, waker = socket.socketpair()
+    with woken, waker, ThreadPoolExecutor(1) as pool:
+        waker.setblocking(False)
+        before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         try:
             try:
                 ended = pool.submit(work)

@@ -33,15 +33,15 @@ class Starvation:
 
     def sample(self, processes: Iterable[int] = ()) -> CpuSample:
         """The counters now. processes: of the command; each counts from where it was first seen."""
-        held = throttling(self.quota.folder) if self.quota else None
+        cgroup = throttling(self.quota.folder) if self.quota else None
         stat = read(self.root / "proc" / "stat")
         busy, steal = self._cores(stat)
         self._count(processes)
         running = re.search(r"^procs_running (\d{1,9})$", stat, re.MULTILINE)
         return CpuSample(
-            periods=held.periods if held else None,
-            throttled=held.throttled if held else None,
-            throttled_ms=held.ms if held else None,
+            periods=cgroup.periods if cgroup else None,
+            throttled=cgroup.throttled if cgroup else None,
+            throttled_ms=cgroup.ms if cgroup else None,
             busy_ms=busy,
             steal_ms=steal,
             running=max(0, int(running[1]) - 1) if running else None,  # this thread is one of them

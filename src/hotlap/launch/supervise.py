@@ -103,7 +103,7 @@ class Supervised:
         self.starved = False
         self._family: dict[int, psutil.Process] = {}
         self._looked = 0.0
-        self._ran: dict[tuple[int, str], int] = {}
+        self._ticks: dict[tuple[int, str], int] = {}
         self._stopped: subprocess.Popen[bytes] | None = None
         """Lets it go on when we say so, or are gone: a `kill -9` of ours must not leave processes that stand still."""
         if not self._running:
@@ -130,13 +130,13 @@ class Supervised:
 
     def busy_threads(self) -> int:
         """Its threads that ran since the last call, for RAN_S at least."""
-        before, self._ran = self._ran, {}
+        before, self._ticks = self._ticks, {}
         for pid in [self.process.pid, *self._family]:
             for one in threads(pid):
                 with contextlib.suppress(IndexError, ValueError):  # it may end meanwhile
-                    self._ran[pid, one] = sum(map(int, stat(f"{pid}/task/{one}")[11:13]))
+                    self._ticks[pid, one] = sum(map(int, stat(f"{pid}/task/{one}")[11:13]))
         least = RAN_S * os.sysconf("SC_CLK_TCK")
-        return sum(ticks - before.get(thread, 0) >= least for thread, ticks in self._ran.items())
+        return sum(ticks - before.get(thread, 0) >= least for thread, ticks in self._ticks.items())
 
     def stand_still(self) -> None:
         """Stop it, with all that it started, until `go_on`."""

@@ -64,8 +64,8 @@ def unfuse(optimizer: Any) -> None:
     for hook in flags.hooks:  # it saves and loads what it is
         hook.remove()
     later = len(optimizer.param_groups) - len(flags.groups)  # groups that were added meanwhile
-    asked = (*flags.groups, *[flags.defaults] * later, flags.defaults)
-    for group, own in zip((*optimizer.param_groups, optimizer.defaults), asked, strict=True):
+    wanted = (*flags.groups, *[flags.defaults] * later, flags.defaults)
+    for group, own in zip((*optimizer.param_groups, optimizer.defaults), wanted, strict=True):
         for name in KERNEL:
             group.pop(name, None)
         group.update(own)

@@ -24,6 +24,8 @@ NAME: Final = __name__.rpartition(".")[2]
 
 
 class PinnedDraws(Lever):
+    """Seed every generator by a sample's position in the dataset before it is fetched."""
+
     name = NAME
     meaning = "each sample's random draws depend only on the sample"
 

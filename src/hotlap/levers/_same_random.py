@@ -29,6 +29,8 @@ own. Not covered: methods in place (`empty_like(x).bernoulli_()`), and `rand_lik
 
 
 class SameRandom(Lever):
+    """Draw as without the levers that the setting `levers` names."""
+
     name = NAME
     meaning = "random numbers are drawn as without some levers"
 

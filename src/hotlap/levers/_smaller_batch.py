@@ -16,6 +16,8 @@ NAME: Final = __name__.rpartition(".")[2]
 
 
 class SmallerBatch(Lever):
+    """Cut each batch into as many as the setting `parts` says."""
+
     name = NAME
     meaning = "batches of one part of as many samples"
 

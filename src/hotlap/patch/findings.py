@@ -10,7 +10,7 @@ import libcst as cst
 import msgspec
 
 from hotlap.diagnose.patchable import by_hand
-from hotlap.diagnose.verdict import verdict
+from hotlap.diagnose.verdict import verdict_here
 from hotlap.records.diagnosis import WAITS, Finding, Place
 from hotlap.records.patch import Line, Patch, Rewrite
 from hotlap.records.run import Run
@@ -47,7 +47,7 @@ def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
         there = cwd  # as the user typed it
     before = read_project(words, there, None if command else cwd)
     work = _Work(Places(before, of_run.facts, cuda=True), run, Changes(before))
-    diagnosis = of_run.diagnosis or verdict(folder)
+    diagnosis = of_run.diagnosis or verdict_here(folder)
     found = [work.rewrite(finding) for finding in diagnosis.findings if work.is_wait(finding)]
     after = work.changes.made()
     record = Patch(recipe="", run=str(folder), command=words, cwd=str(before.cwd), findings=tuple(found))

@@ -144,20 +144,20 @@ def read_py_spy(path: Path, said: Path | None = None, pids: Collection[int] = ()
 def _stacks(path: Path, survey: _Survey | None = None) -> Iterator[Stack]:
     """The records of the file; how many are none goes to `survey`."""
     with path.open("rb") as file:
-        held, unread = "", 0
+        pending, unread = "", 0
         while line := file.readline(LONGEST).decode("utf-8", "replace"):
             begins = START.match(line) is not None
-            unread += begins and bool(held)
-            held = line if begins else held + line if held else ""
-            unread += not held
-            if len(held) > LONGEST:
-                held, unread = "", unread + 1
-            stack = _stack(held) if held[-2:-1].isdigit() else None
+            unread += begins and bool(pending)
+            pending = line if begins else pending + line if pending else ""
+            unread += not pending
+            if len(pending) > LONGEST:
+                pending, unread = "", unread + 1
+            stack = _stack(pending) if pending[-2:-1].isdigit() else None
             if stack is not None:
                 yield stack
-                held = ""
+                pending = ""
     if survey is not None:
-        survey.unread = unread + bool(held)
+        survey.unread = unread + bool(pending)
 
 
 def _stack(text: str) -> Stack | None:

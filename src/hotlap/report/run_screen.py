@@ -52,7 +52,7 @@ ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
 """Findings that say where the time is, of which a cause that takes half of it or more is a part."""
 OF_STEPS: Final = frozenset({"steps-grow", "steps-jump"})
 """Findings that tell how step times change: a note that they do then says it twice."""
-APART: Final = frozenset({"input", "unknown"})
+OUTSIDE_OF_MODEL: Final = frozenset({"input", "unknown"})
 """Bounds of what lies outside of the model's phases."""
 SHORT: Final = 0.7
 """Of memory at the peak, from which it is told."""
@@ -172,7 +172,9 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
     parts = {
-        one.id: [cause.share for cause in causes if (cause.bound in APART) == (one.bound in APART)]
+        one.id: [
+            cause.share for cause in causes if (cause.bound in OUTSIDE_OF_MODEL) == (one.bound in OUTSIDE_OF_MODEL)
+        ]
         for one in shown
         if one.id in ONLY_WHERE - divided
     }

@@ -76,11 +76,11 @@ def _faster(tune: Tune) -> str:
     """The speed-up."""
     steps = (tune.before_ms or tune.baseline.step_ms, tune.after_ms)
     after = " → ".join(ms(step) for step in steps if step)
-    of = f"for the same rows; steps now have {held} times as many rows" if (held := _held(tune)) else "a step"
+    of = f"for the same rows; steps now have {more} times as many rows" if (more := _more(tune)) else "a step"
     return f"{ratio(tune.speedup)} faster, proved ({_evidence(tune)}): {after} {of}"
 
 
-def _held(tune: Tune) -> str:
+def _more(tune: Tune) -> str:
     """How many times as many rows a step holds as before; empty where it is as many, or no lever changes that: then
     the times are of steps, and the sides were at other places of the data."""
     if all(one.risk != "semantic" for one in tune.kept):

@@ -180,12 +180,24 @@ class RunFolder(_Folder):
 
     def rank(self, number: int) -> RankFolder:
         """One training process, whether it left something or not."""
-        return RankFolder(self.path / f"rank-{number}", self._read)
+        return RankFolder(self._start / f"rank-{number}", self._read)
+
+    @property
+    def restarts(self) -> int:
+        """How often torchrun had started the ranks anew when they left what is here. The first start's are in the
+        run's own folder, those of a later one in `start-N`."""
+        starts = (path.parent.name.removeprefix("start-") for path in self.path.glob("start-*/rank-*"))
+        return max((int(start) for start in starts if start.isdecimal()), default=0)
+
+    @property
+    def _start(self) -> Path:
+        """Where the ranks are."""
+        return self.path / f"start-{start}" if (start := self.restarts) else self.path
 
     @property
     def ranks(self) -> list[RankFolder]:
-        """The training processes that left something, in order."""
-        found = [RankFolder(path, self._read) for path in self.path.glob("rank-*") if path.name[5:].isdecimal()]
+        """The training processes that left something, in order: those of the last start."""
+        found = [RankFolder(path, self._read) for path in self._start.glob("rank-*") if path.name[5:].isdecimal()]
         return sorted(found, key=lambda rank: rank.number)
 
     @property
@@ -207,14 +219,14 @@ class RunFolder(_Folder):
     def traces(self) -> list[Path]:
         """The traces of the ranks, or what nsys recorded of all of them."""
         report = self.path / NSYS_FILE
-        return sorted(self.path.glob(f"rank-*/{TRACE}")) or ([report] if report.is_file() else [])
+        return sorted(self._start.glob(f"rank-*/{TRACE}")) or ([report] if report.is_file() else [])
 
     @property
     def profiled(self) -> bool:
         """Whether a profile was asked for, also where it came to nothing."""
         session = self.document(Session)
-        asked = session is not None and session.profile_steps > 0
-        return asked or bool(self.traces) or any(rank.profiled for rank in self.ranks)
+        requested = session is not None and session.profile_steps > 0
+        return requested or bool(self.traces) or any(rank.profiled for rank in self.ranks)
 
     @property
     def seen(self) -> list[Path]:

@@ -50,7 +50,7 @@ KEEP_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What to answer. top: rows of each table; what_if: replay too; unprofiled_ms: step time without the profiler;
     unprofiled: host ms a step by phase without it; lines: places of host rows that are known better than from the
     profiler's stacks; drawn: also what only a page draws; keep_bytes: see above."""
@@ -64,14 +64,14 @@ class Asked:
     keep_bytes: int = KEEP_BYTES
 
 
-def view_of(trace: Trace, asked: Asked | None = None) -> View:
+def view_of(trace: Trace, options: Options | None = None) -> View:
     """The trace over its steps."""
     window, host_window = find_windows(trace)
-    lines = asked.lines(trace) if asked and asked.lines else None
-    return View(trace, window, lines, host_window, asked.unprofiled if asked else None)
+    lines = options.lines(trace) if options and options.lines else None
+    return View(trace, window, lines, host_window, options.unprofiled if options else None)
 
 
-def answer(view: View, rank: int, asked: Asked) -> RankTrace:
+def answer(view: View, rank: int, options: Options) -> RankTrace:
     """The answers about one rank, every row of every table, with its findings."""
     trace, window = view.trace, view.window
     name = trace.gpus[0].name if trace.gpus else ""
@@ -83,7 +83,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         events=len(trace.host) + len(trace.device) + len(trace.memory),
         window=window,
         step_ms=window.span_ns / window.count / 1e6,
-        unprofiled_ms=asked.unprofiled_ms,
+        unprofiled_ms=options.unprofiled_ms,
         breakdown=breakdown(view),
         gaps=idle,
         idle_ns=_by_cause(idle),
@@ -92,19 +92,19 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         launches=launches(view) if view.devices else None,
         syncs=syncs(view),
         copies=copies(view),
-        kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, asked.top)),
-        host=host_time(view.on_host, asked.top),
+        kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, options.top)),
+        host=host_time(view.on_host, options.top),
         model=model_time(view.on_host, MODEL_ROWS),
         annotations=annotations(view.on_host),
         compiled=compiled(view.on_host),
         memory=memory(view),
         roofline=roofline(view, known_peaks(name)),
         peaks=known_peaks(name),
-        utilisation=utilisation(view, known_peaks(name), name, asked.unprofiled_ms),
-        timeline=timeline(view) if asked.drawn else None,
-        memory_curves=memory_curves(view) if asked.drawn else (),
-        trust=trust(view, asked.unprofiled_ms),
-        replay=replay([view], asked.unprofiled_ms) if asked.what_if else None,
+        utilisation=utilisation(view, known_peaks(name), name, options.unprofiled_ms),
+        timeline=timeline(view) if options.drawn else None,
+        memory_curves=memory_curves(view) if options.drawn else (),
+        trust=trust(view, options.unprofiled_ms),
+        replay=replay([view], options.unprofiled_ms) if options.what_if else None,
     )
     return msgspec.structs.replace(found, findings=findings_of(found))
 
@@ -130,7 +130,7 @@ def _cut(found: RankTrace, top: int) -> RankTrace:
 
 
 def report(
-    files: Sequence[TraceFile], asked: Asked, progress: Callable[[str, int], None] = lambda name, at: None
+    files: Sequence[TraceFile], options: Options, progress: Callable[[str, int], None] = lambda name, at: None
 ) -> TraceReport:
     """The answers about every rank and about all of them together. Raises RecordError where a file is no trace, or
     two are of the same rank."""
@@ -143,25 +143,25 @@ def report(
         rank = next(number for number in (trace.rank, file.rank, index) if number is not None)
         if any(rank == one.rank for one in answers):
             raise RecordError(f"{file.name} is of rank {rank}, like an earlier one; give the traces of one run")
-        view = view_of(trace, asked)
-        answers.append(answer(view, rank, asked))
+        view = view_of(trace, options)
+        answers.append(answer(view, rank, options))
         if len(files) > 1 or len(trace.collectives):
             shares.append(share_of(view, rank))
         size += sum(getattr(trace, name).estimated_size() for name in TABLES)
-        views = [*views, view] if size <= asked.keep_bytes else []
+        views = [*views, view] if size <= options.keep_bytes else []
     calls = match(shares)
-    found = TraceReport(collectives=collectives(calls)[: asked.top])
+    found = TraceReport(collectives=collectives(calls)[: options.top])
     if len(answers) == 1:
         (only,) = answers
-        return msgspec.structs.replace(found, ranks=(_cut(only, asked.top),), findings=only.findings)
+        return msgspec.structs.replace(found, ranks=(_cut(only, options.top),), findings=only.findings)
     balance, waits = ranks(calls), waited(calls)
     answers = [_beside_others(one, waits.get(one.rank)) for one in answers]
-    whole = asked.what_if and len(views) == len(answers)
+    whole = options.what_if and len(views) == len(answers)
     return msgspec.structs.replace(
         found,
-        ranks=tuple(_cut(one, asked.top) for one in answers),
+        ranks=tuple(_cut(one, options.top) for one in answers),
         balance=balance,
-        replay=replay(views, asked.unprofiled_ms) if whole else None,
+        replay=replay(views, options.unprofiled_ms) if whole else None,
         findings=of_all(answers, balance),
     )
 

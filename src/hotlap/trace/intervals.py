@@ -36,12 +36,12 @@ def union(starts: Ints, ends: Ints) -> Intervals:
     real = ends > starts
     starts, ends = starts[real], ends[real]
     order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    starts, latest = starts[order], np.maximum.accumulate(ends[order])
     first = np.ones(len(starts), dtype=bool)
-    first[1:] = starts[1:] > reach[:-1]
+    first[1:] = starts[1:] > latest[:-1]
     last = np.ones(len(starts), dtype=bool)
     last[:-1] = first[1:]
-    return Intervals(starts[first], reach[last])
+    return Intervals(starts[first], latest[last])
 
 
 def clip(one: Intervals, start: int, end: int) -> Intervals:

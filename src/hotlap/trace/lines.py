@@ -33,7 +33,7 @@ SOON: Final = 8
 """Ops of the list that may be missing in the trace before the two are out of step."""
 LOST: Final = 12
 """Ops that are listed and are not the next ones, beyond those that are, from which the two are out of step."""
-RUN, REACH = 12, 512
+RUN, LOOKAHEAD = 12, 512
 """Calls that have to come one after another in both where they are laid together again, and rows of the trace that are
 looked through for them."""
 WAITS: Final = (
@@ -145,7 +145,7 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
             ahead = _with_what_follows(ahead, called, at, end, list(islice(behind, SOON)))
         lost = max(0, lost - 1) if ahead is not None else lost + (name in positions)
         if lost >= LOST:
-            spans = list(zip(*(part[index : index + REACH] for part in (names, row_starts, row_ends)), strict=True))
+            spans = list(zip(*(part[index : index + LOOKAHEAD] for part in (names, row_starts, row_ends)), strict=True))
             near = sorted((k for k in positions[name] if begin <= k < end), key=lambda k: abs(k - at))
             ahead, lost = next((k for k in near if _goes_on(called[k : min(k + RUN, end)], spans)), None), 0
         if ahead is not None:

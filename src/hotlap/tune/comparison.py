@@ -460,7 +460,7 @@ class Comparison:
     def _levels(self, levers: Sequence[Lever], most: int | None = None) -> list[float]:
         """Ms a step of each turn that was taken with these in. most: of the first so many turns of this session."""
         per_row, wanted = self.state.resized(self.levers), {use.name: use.settings for use in levers}
-        turns = [turn for held, turn in self.state.bench.turns[:most] if held == wanted]
+        turns = [turn for both, turn in self.state.bench.turns[:most] if both == wanted]
         return [turn.step_ms / (turn.rows or 1.0) if per_row else turn.step_ms for turn in turns if turn.step_ms]
 
     def _bare_ms(self) -> float | None:

@@ -226,8 +226,8 @@ def other_work(
     most = ALIKE * max(usual) / min(usual) / (1 - 1 / steps)
     if min(usual) / most <= one <= max(usual) * most:
         return None
-    held = f"its steps held {one:.3g} rows each, the bare command's {usual[0]:.3g}"
-    return f"{held}: steps do unequal work, so their times can't be compared"
+    told = f"its steps held {one:.3g} rows each, the bare command's {usual[0]:.3g}"
+    return f"{told}: steps do unequal work, so their times can't be compared"
 
 
 def next_variant(variants: Sequence[Settings], measured: dict[int, float], search: bool) -> int | None:

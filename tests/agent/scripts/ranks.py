@@ -1,4 +1,5 @@
-"""DDP over gloo: under torchrun, or spawned by torch.multiprocessing (`spawn PORT`). With `long` it would go on."""
+"""DDP over gloo: under torchrun, or spawned by torch.multiprocessing (`spawn PORT`). With `long` it would go on.
+With `fails` the second rank dies the first time that torchrun starts it."""
 
 import os
 import sys
@@ -9,12 +10,20 @@ from common import batches, net
 from torch.nn.parallel import DistributedDataParallel
 
 
+def of_start():
+    """torchrun's store, without what the ranks before a restart left in it: gloo would now and then meet those."""
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    return dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+
+
 def main(rank, world, steps):
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+    dist.init_process_group("gloo", rank=rank, world_size=world, store=of_start() if "fails" in sys.argv else None)
     torch.manual_seed(0)
     model = DistributedDataParallel(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in batches(steps):
+    for at, (x, y) in enumerate(batches(steps)):
+        if "fails" in sys.argv and at == 6 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os._exit(3)
         loss = (model(x) - y).square().mean()
         loss.backward()
         optimizer.step()

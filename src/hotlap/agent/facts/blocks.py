@@ -15,6 +15,7 @@ _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
 def describe_model(model: Model) -> Facts:
+    """Its repeated blocks, their classes, and the most outputs of a linear layer outside of them."""
     blocks = repeated(model.module())
     return {
         "blocks": len(blocks),

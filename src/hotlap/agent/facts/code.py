@@ -36,6 +36,7 @@ LEAF: Final = "torch::autograd::AccumulateGrad"
 
 
 def describe_model(model: Model) -> Facts:
+    """What its code can reach: softmax, SDPA, loops over experts, shapes that depend on values."""
     code = ModelCode(model.module().modules())
     names = ("softmax", "sdpa", "constants", "expert_loop", "mask_checks", "shapes_by")
     return {name: getattr(code, name) for name in names}
@@ -82,8 +83,10 @@ class ModelCode:
     @property
     def mask_checks(self) -> bool:
         """Whether a model holds torch's encoder or decoder, with layers of torch's own."""
-        held = [module for module in self.modules if any(_torchs(kind, CHECK_MASKS) for kind in type(module).__mro__)]
-        return any(all(_torchs(type(one), WITHOUT_WEIGHTS) for one in module.layers) for module in held)
+        checking = [
+            module for module in self.modules if any(_torchs(kind, CHECK_MASKS) for kind in type(module).__mro__)
+        ]
+        return any(all(_torchs(type(one), WITHOUT_WEIGHTS) for one in module.layers) for module in checking)
 
     @property
     def expert_loop(self) -> tuple[str, int, str] | None:

@@ -17,6 +17,7 @@ TIMES = {"compute_ms": "compute", "exchange_ms": "comm", "hidden_ms": "compute_c
 
 
 def describe_model(model: Model) -> Facts:
+    """An empty `exchange` where DistributedDataParallel exchanges gradients between ranks."""
     ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
     return {"exchange": {}} if ranks and exchanging(model.module()) is not None else {}
 
@@ -27,6 +28,7 @@ def exchanging(module: Any) -> Any:
 
 
 def look_at_model(model: Model, script: Script) -> Facts:
+    """DDP's own mean times of computing and exchanging in the backward, ms, and what of it is hidden."""
     if "exchange" not in model.facts:
         return {}
     of, known = exchanging(model.module()), dict(model.facts["exchange"])

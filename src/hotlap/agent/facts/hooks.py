@@ -13,10 +13,12 @@ from . import Facts, Model, Script
 
 
 def describe_model(model: Model) -> Facts:
+    """Number of forward hooks, and of those with the same code on one module."""
     return {"hooks": (hooks_of(model.module()), 0), "alike": (most_alike(model.module())[0], 0)}
 
 
 def look_at_model(model: Model, script: Script) -> Facts:
+    """The same as it is now, beside the first; and where the code of the most frequent hook is."""
     facts, (alike, code) = model.facts, most_alike(model.module())
     found: Facts = {"hooks": (facts["hooks"][0], hooks_of(model.module())), "alike": (facts["alike"][0], alike)}
     if code is not None and Places().users(code.co_filename):

@@ -21,6 +21,7 @@ MOST_ITEMS = 4096
 
 
 def describe_loader(loader: Any) -> Facts:
+    """Its arguments, its length in rows and batches, and where its dataset makes a sample."""
     dataset, context = getattr(loader, "dataset", None), getattr(loader, "multiprocessing_context", None)
     kind, iterable = type(dataset), isinstance(dataset, torch.utils.data.IterableDataset)
     sampler = type(getattr(loader, "sampler", None))
@@ -44,6 +45,7 @@ def describe_loader(loader: Any) -> Facts:
 
 
 def describe_batch(batch: Any) -> Facts:
+    """How many tensors a batch has, their bytes, and whether one is on a device already."""
     found = list(leaves(batch, most=MOST_ITEMS))
     return {
         "batch_tensors": len(found),

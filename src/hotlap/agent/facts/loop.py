@@ -7,6 +7,7 @@ from . import Facts, Script
 
 
 def describe_process(script: Script) -> Facts:
+    """Counts of forwards, backwards and updates, modes that were on, and what the instruments saw."""
     agent, steps, habits = script.agent, script.agent.steps, script.habits
     looked_at = max(1, script.looked_backwards)
     return {

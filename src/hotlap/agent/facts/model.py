@@ -11,6 +11,7 @@ from . import Facts, Model, Script, place_of, size
 
 
 def describe_model(model: Model) -> Facts:
+    """Its class, sizes, devices, dtypes and layers, and what of it is compiled."""
     module = model.module()
     modules, parameters = list(module.modules()), list(module.parameters())
     wrapped = isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel))

@@ -16,6 +16,7 @@ LOOKED_AT = 2048
 
 
 def describe_optimizer(optimizer: Any, parameters: Sequence[Any]) -> Facts:
+    """Its class, options and groups, the tensors that it updates, and the share of idle rows."""
     idle, matrix = idle_rows(parameters)
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     return {
@@ -48,13 +49,13 @@ def _settings(optimizer: Any, before: int) -> Facts:
     if (settings := len({*groups})) < before:
         return {}
     each = zip(optimizer.defaults, zip(*groups, strict=True), strict=True)
-    return {"settings": settings, "differ": [name for name, held in each if len({*held}) > 1]}
+    return {"settings": settings, "differ": [name for name, options in each if len({*options}) > 1]}
 
 
 def _on_device(optimizer: Any) -> list[str]:
     """Settings that some group has as a tensor on a device: an update that is not fused has to ask for their values."""
-    held = ((name, group.get(name)) for name in optimizer.defaults for group in optimizer.param_groups)
-    return sorted({name for name, of in held if any(one.device.type != "cpu" for one in tensors(of))})
+    options = ((name, group.get(name)) for name in optimizer.defaults for group in optimizer.param_groups)
+    return sorted({name for name, of in options if any(one.device.type != "cpu" for one in tensors(of))})
 
 
 def _flag(value: Any) -> bool | None:

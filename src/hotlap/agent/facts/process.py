@@ -20,6 +20,7 @@ ATTRIBUTES: Final = vars(ModuleType)["__dict__"].__get__
 
 
 def describe_process(script: Script) -> Facts:
+    """Its id, rank, arguments, versions, device, torch's settings and peaks of memory."""
     agent, on_cuda = script.agent, script.on_cuda
     return {
         "pid": os.getpid(), "torch_imported": agent.torch_imported, "rank": agent.rank, "world": agent.world,

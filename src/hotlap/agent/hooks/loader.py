@@ -19,6 +19,7 @@ from torch import is_grad_enabled
 from ..guard import hook
 from ..loaders import LOOKED_AT
 from ..probe import leaves
+from ..recorder import start_folder
 from ..samples import WorkerSamples
 from ..steps import BY_HAND, INFERENCE
 from ..torch_internals import (
@@ -230,7 +231,7 @@ def _patch_workers(agent: "Agent") -> None:
         given = arguments.bind(*args, **kwargs).arguments
         if given.get("worker_id") != 0:
             return None
-        path = os.path.join(agent.session.folder, f"workers-{os.getppid()}.jsonl")
+        path = os.path.join(start_folder(agent.session.folder), f"workers-{os.getppid()}.jsonl")
         guarded = functools.partial(spare, WORKER, lambda: None)
         dataset = given["dataset"] if "dataset" in given else given["dataset_holder"][0]  # since torch 2.14
         samples = WorkerSamples(path, type(dataset).__qualname__, original.__code__, guarded)

@@ -47,17 +47,17 @@ def _wrap(owner: Any, name: str, around: Callable[[Any], contextlib.AbstractCont
 @contextlib.contextmanager
 def _hidden(module: Any) -> Iterator[None]:
     """A module as it is without hotlap."""
-    held = getattr(module, "__dict__", {})
-    taken = {key: held[key] for key in (IMPL, "forward") if _is_ours(held.get(key))}
+    attributes = getattr(module, "__dict__", {})
+    taken = {key: attributes[key] for key in (IMPL, "forward") if _is_ours(attributes.get(key))}
     for key in taken:
-        del held[key]
+        del attributes[key]
     impl = taken.get(IMPL)
     if isinstance(impl, Observed) and impl.root.compiled:
-        held[IMPL] = impl.root.before
+        attributes[IMPL] = impl.root.before
     try:
         yield
     finally:
-        held.update(taken)
+        attributes.update(taken)
 
 
 @contextlib.contextmanager

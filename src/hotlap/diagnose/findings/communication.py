@@ -18,7 +18,7 @@ TO_TELL = "to see the cost, time the same steps under no_sync(), which exchanges
 def find(measured: Measured) -> Finding | None:
     """Share: of the backward what DistributedDataParallel itself measured; where it did not, all of the backward, of
     which is then not known what limits it. On CUDA the exchange is kernels, which a trace shows."""
-    share, exposed = held(measured), exposed_part(measured)
+    share, exposed = exchange_share(measured), exposed_part(measured)
     root = _root(measured)
     if share < LEAST or root is None or measured.facts is None:
         return None
@@ -49,16 +49,16 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
-def held(measured: Measured) -> float:
+def exchange_share(measured: Measured) -> float:
     """The share of the step that `find` claims of the backward, so that `compute` does not."""
     exposed = exposed_part(measured)
     share = measured.share("backward") * (1.0 if exposed is None else exposed)
     return share if share >= LEAST else 0.0
 
 
-def held_of(measured: Measured, name: str) -> float:
+def exchange_part(measured: Measured, name: str) -> float:
     """Of a phase, the share (0 to 1) that `find` claims."""
-    return held(measured) / measured.share(name) if name == "backward" and held(measured) else 0.0
+    return exchange_share(measured) / measured.share(name) if name == "backward" and exchange_share(measured) else 0.0
 
 
 def _root(measured: Measured) -> RootFacts | None:

@@ -9,7 +9,7 @@ from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
 
 from ._base import LEAST_COST, MODEL, Measured
-from .communication import held, held_of
+from .communication import exchange_part, exchange_share
 from .launch import waited, waits
 from .unused_forwards import unused_ms
 
@@ -49,7 +49,7 @@ def find(measured: Measured) -> Finding | None:
     backward holds of an exchange between ranks, or workers take of the cores."""
     waiting = waited(measured)
     taken = measured.taken_ms + unused_ms(measured)
-    share = measured.share(*MODEL) - held(measured) - waiting - taken / measured.step_ms
+    share = measured.share(*MODEL) - exchange_share(measured) - waiting - taken / measured.step_ms
     if share <= (LEAST_COST if waiting else 0.0):
         return None
     root = measured.root
@@ -58,7 +58,7 @@ def find(measured: Measured) -> Finding | None:
     parts = ", ".join(
         f"{name} {ms(computed)}{' without the exchange' if exchange else ''}"
         for name, wait in waits(measured).items()
-        if (computed := (getattr(times, name) or 0.0) * (1 - (exchange := held_of(measured, name))) - wait) > 0
+        if (computed := (getattr(times, name) or 0.0) * (1 - (exchange := exchange_part(measured, name))) - wait) > 0
     )
     small, names = _small(measured), _models(measured)
     ahead = f"; the host is {ms(measured.lead_ms)} ahead" if measured.lead_ms is not None else ""

@@ -15,7 +15,7 @@ LEAST_ALL = 0.10
 """Of the step: waits of the thread that trains, and of all threads together, from which they are told."""
 FOR_MODEL = "`OMP_NUM_THREADS=1`, or one for each core that is free"
 FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 suffice for batches if the model is on a device"
-APART = "other findings do not include this time: it is taken from all alike"
+FROM_ALL = "other findings do not include this time: it is taken from all alike"
 LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 LEAST_SEEN_MS = 20.0
@@ -105,7 +105,7 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=found.cost_ms,
         title="threads wait for a core",
         where=call_of(facts, ("DataLoader",)) if _workers_crowd(measured) else None,
-        evidence="; ".join([_waits(host, found), *_wanted(measured, facts, measured.cpu), *[APART] * itself]),
+        evidence="; ".join([_waits(host, found), *_wanted(measured, facts, measured.cpu), *[FROM_ALL] * itself]),
         why="an operation ends with the last of its threads: while one has no core, the others wait for it"
         if together
         else f"{_when(measured.cpu)}more threads want to run than there are cores",

@@ -4,7 +4,7 @@ from hotlap.diagnose.source import call_of
 from hotlap.records.diagnosis import Finding
 
 from ._base import Measured
-from .communication import WRAPPER, held
+from .communication import WRAPPER, exchange_share
 
 LEAST_MICRO = 2.0
 """Backwards an update: a GAN has one and a half, of two models."""
@@ -25,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="exchange-each-micro-step",
         bound="communication",
-        share=held(measured) * (1 - 1 / micro),
+        share=exchange_share(measured) * (1 - 1 / micro),
         title=f"gradients are exchanged in more than one of {micro:.3g} micro-steps",
         where=call_of(facts, ("backward",)) or measured.place_of(root),
         evidence=f"{facts.backwards} backwards for {facts.optimizer_steps} updates, and {WRAPPER} exchanged in more "

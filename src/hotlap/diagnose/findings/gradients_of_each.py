@@ -44,7 +44,7 @@ def find(measured: Measured) -> Finding | None:
     times = facts.backwards / facts.optimizer_steps
     if (
         not rows <= times <= MORE * rows
-        or (where := _asked(facts, measured.micro is None or measured.micro[0] < rows)) is None
+        or (where := _call(facts, measured.micro is None or measured.micro[0] < rows)) is None
     ):
         return None
     each = facts.forwards / max(1, facts.backwards) if facts.forwards_each is None else facts.forwards_each
@@ -74,7 +74,7 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
-def _asked(facts: Facts, returned: bool) -> Place | None:
+def _call(facts: Facts, returned: bool) -> Place | None:
     """The first line of the user's files where a loop that does not train asks for gradients that it uses one by one,
     itself or by a function of the file. returned: by `autograd.grad`, as no losses go backward."""
     for file in files_of(facts):

@@ -88,9 +88,9 @@ def _meanwhile(measured: Measured) -> str:
 
 def _unseen(measured: Measured) -> str:
     """What else is in here, where only backwards are seen of the model."""
-    held = "the forward is" if measured.phases.optimizer else "the forward and the update are"
+    parts = "the forward is" if measured.phases.optimizer else "the forward and the update are"
     modules = measured.facts is not None and measured.facts.forwards
-    return f"{held} in here: {OF_MODULES if modules else OF_FUNCTIONS}"
+    return f"{parts} in here: {OF_MODULES if modules else OF_FUNCTIONS}"
 
 
 def _is_collector(measured: Measured) -> bool:

@@ -14,7 +14,7 @@ LEAST_CALLS = 5
 MOST, FAULT_MS = 0.5, 0.001
 """Calls a step, from which most steps have some; ms of a page fault, at most."""
 SHORT = "use a smaller batch or checkpointing (torch.utils.checkpoint); free unused tensors before the peak; "
-APART = 2.0
+FRAGMENTED = 2.0
 """Memory that is reserved over the peak in use, from which the cache is said to hold what nobody can use."""
 
 
@@ -34,7 +34,7 @@ def find(measured: Measured) -> Finding | None:
     short = memory.late_retries >= LEAST * steps
     emptied = call_of(facts, ("empty_cache",))
     shapes = max((root.shapes for root in facts.roots), default=0)
-    told = [_calls(memory, steps), *_held(memory), *_shapes(shapes)]
+    told = [_calls(memory, steps), *_reserved(memory), *_shapes(shapes)]
     if named:
         told.append(f"the process is in the Linux kernel, where such calls run, for {ms(kernel_ms)} a step")
     return Finding(
@@ -67,13 +67,13 @@ def _calls(memory: MemoryFacts, steps: int) -> str:
     return f"{memory.late_mallocs} calls of cudaMalloc in {steps} steps after the first {memory.since}{retries}"
 
 
-def _held(memory: MemoryFacts) -> list[str]:
+def _reserved(memory: MemoryFacts) -> list[str]:
     """What the cache holds, where that is much more than was in use."""
-    peak, held = memory.peak_bytes, memory.peak_reserved_bytes
-    if not peak or held < APART * peak:
+    peak, reserved = memory.peak_bytes, memory.peak_reserved_bytes
+    if not peak or reserved < FRAGMENTED * peak:
         return []
     whole = f" of {memory.total_bytes / 2**30:.1f}" if memory.total_bytes else ""
-    return [f"{held / 2**30:.1f}{whole} GiB reserved, for at most {peak / 2**30:.1f} GiB in use"]
+    return [f"{reserved / 2**30:.1f}{whole} GiB reserved, for at most {peak / 2**30:.1f} GiB in use"]
 
 
 def _shapes(shapes: int) -> list[str]:

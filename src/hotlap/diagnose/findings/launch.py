@@ -6,7 +6,7 @@ from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
 
 from ._base import LEAST_COST, MODEL, Measured
-from .communication import held_of
+from .communication import exchange_part
 
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = (
@@ -26,7 +26,7 @@ MASKS = (
 
 def waits(measured: Measured) -> dict[str, float]:
     """Device ms of each of the model's phases in which it waited for the host, but for what an exchange holds."""
-    return {name: measured.waited_ms(name) * (1 - held_of(measured, name)) for name in MODEL}
+    return {name: measured.waited_ms(name) * (1 - exchange_part(measured, name)) for name in MODEL}
 
 
 def waited(measured: Measured) -> float:

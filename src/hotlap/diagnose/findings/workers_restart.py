@@ -57,8 +57,8 @@ def without_restarts(steps: Sequence[Step], loader: LoaderFacts | None, in_all: 
         return tuple(steps), in_all * fmean(step.wall_ms for step in steps) if steps else 0.0
     again = loader.starts - 1
     waited = {step.step: step.wall_ms if step.phases is None else step.phases.data or 0.0 for step in steps}
-    held = [at for at, took in waited.items() if took >= lost / again / 2]
-    held = sorted(held, key=lambda at: -waited[at])[:again]
-    rest = tuple(step for step in steps if step.step not in held) or tuple(steps)
+    paying = [at for at, took in waited.items() if took >= lost / again / 2]
+    paying = sorted(paying, key=lambda at: -waited[at])[:again]
+    rest = tuple(step for step in steps if step.step not in paying) or tuple(steps)
     run_ms = lost + in_all * fmean(step.wall_ms for step in rest)
     return (tuple(steps) if restarting(loader, run_ms) < LEAST else rest), run_ms

@@ -44,7 +44,7 @@ KNOWN: Final = {
 
 
 @dataclass
-class Held:
+class Guarded:
     """A tensor that a module holds under a name, as it was when its values were looked at."""
 
     owner: Callable[[], Any]
@@ -76,7 +76,7 @@ def digest(tensor: Any) -> bytes:
     return hashlib.blake2b(shape + host.reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
 
 
-Relied = dict[tuple[int, str], Held]
+Relied = dict[tuple[int, str], Guarded]
 """By the module's identity and the name."""
 
 
@@ -119,14 +119,14 @@ class Constants:
             raise Varies(name)
         known = {one: self.value(one) for one in node.all_input_nodes}
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda one: known[one][0])
-        held = {place: one for _, relied in known.values() for place, one in relied.items()}
+        guarded = {place: one for _, relied in known.values() for place, one in relied.items()}
         try:
             value = computed(node, args, kwargs)
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise Varies(str(error)) from error
         if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
             raise Varies("too large to look at")
-        return value, held
+        return value, guarded
 
     def _placeholder(self, node: Any) -> tuple[Any, Relied]:
         """A buffer or an attribute of a module, by identity and by where Dynamo found it."""
@@ -143,7 +143,7 @@ class Constants:
             raise Varies("code that serves several modules")
         now = version_of(tensor), tensor.data_ptr(), digest(tensor)
         return tensor, {
-            (id(owner), name): Held(weakref.ref(owner), name, weakref.ref(tensor), *now) for owner, name in places
+            (id(owner), name): Guarded(weakref.ref(owner), name, weakref.ref(tensor), *now) for owner, name in places
         }
 
 

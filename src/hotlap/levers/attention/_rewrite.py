@@ -55,13 +55,13 @@ class Rewrite:
     """One graph. inputs: none of a graph inside another; roots, held, same_random: see `rewrite`."""
 
     def __init__(
-        self, graph_module: Any, inputs: list[Any], roots: list[Any], held: Relied, same_random: bool, report: Report
+        self, graph_module: Any, inputs: list[Any], roots: list[Any], relied: Relied, same_random: bool, report: Report
     ) -> None:
         self.graph_module, self.graph = graph_module, graph_module.graph
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         known = dict(zip(placeholders, inputs, strict=True)) if inputs else {}
         self.constants = Constants(known, holders(roots))
-        self.held, self.same_random, self.report = held, same_random, report
+        self.relied, self.same_random, self.report = relied, same_random, report
         self.checked: set[str] = set()
 
     def run(self) -> None:
@@ -83,12 +83,12 @@ class Rewrite:
         """A number, also where the script keeps it in a tensor of one element. None where it is not known."""
         if isinstance(value, torch.fx.Node):
             try:
-                found, held = self._constant(value)
+                found, relied = self._constant(value)
             except Varies:
                 return None
             if isinstance(found, torch.Tensor) and found.numel() != 1:
                 return None
-            self.held.update(held)
+            self.relied.update(relied)
             value = found.item() if isinstance(found, torch.Tensor) else found
         return float(value) if isinstance(value, (int, float)) else None
 
@@ -179,7 +179,7 @@ class Rewrite:
     def _masks(self, site: Site, made: "Build") -> tuple[bool, Any]:
         """Whether it is causal, and else the mask to pass, as `Build` writes it (None: none)."""
         fixed, dynamic = None, False
-        held: Relied = {}
+        relied: Relied = {}
         for at, step in enumerate(site.steps):
             scale = math.prod(later.value for later in site.steps[at + 1 :] if later.kind == "scale")
             if step.kind == "fill" and not step.value * scale <= NEVER:
@@ -191,17 +191,17 @@ class Rewrite:
             except Varies:
                 dynamic = True
                 continue
-            held.update(found)
+            relied.update(found)
             fixed = keep if fixed is None else fixed & keep
         if not dynamic and (fixed is None or bool(fixed.all()) or is_causal(fixed)):
-            self.held.update(held)
+            self.relied.update(relied)
             return fixed is not None and not bool(fixed.all()), None
         return False, made.mask()
 
     def _kept(self, site: Site, step: Step, scale: float) -> tuple[Any, Relied]:
         """Where a constant mask lets attend, (L, S). Raises Varies, also where these sizes are not known. scale: what
         the scores are multiplied by after the step."""
-        value, held = self._constant(step.node)
+        value, relied = self._constant(step.node)
         rows, columns = site.shape[-2:]
         if not isinstance(value, torch.Tensor):
             raise Varies("no tensor")
@@ -211,19 +211,19 @@ class Rewrite:
             raise Varies("the mask differs between batches or heads")
         keep = value.reshape(value.shape[-2:]).expand(rows, columns)
         if step.kind == "fill":
-            return (keep if step.unless else ~keep), held
+            return (keep if step.unless else ~keep), relied
         low = keep if step.value > 0 else -keep
         if keep.dtype == torch.bool or not bool(((low == 0) | (low.double() * scale <= SURELY_NEVER)).all()):
             raise Varies("a bias")
-        return low == 0, held
+        return low == 0, relied
 
 
-def rewrite(graph_module: Any, inputs: list[Any], roots: list[Any], held: Relied, same_random: bool) -> Report:
-    """Rewrite a graph and those inside it. roots: modules whose masks may be looked at; held: gets what the rewritten
+def rewrite(graph_module: Any, inputs: list[Any], roots: list[Any], relied: Relied, same_random: bool) -> Report:
+    """Rewrite a graph and those inside it. roots: modules whose masks may be looked at; relied: gets what the rewritten
     code relies on, also where an error comes later; same_random: draw as dropout by hand."""
     report = Report()
-    Rewrite(graph_module, inputs, roots, held, same_random, report).run()
+    Rewrite(graph_module, inputs, roots, relied, same_random, report).run()
     for name, inner in graph_module.named_modules():
         if name and isinstance(inner, torch.fx.GraphModule):
-            Rewrite(inner, [], [], held, same_random, report).run()
+            Rewrite(inner, [], [], relied, same_random, report).run()
     return report

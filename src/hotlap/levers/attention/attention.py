@@ -33,6 +33,8 @@ ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, 
 
 
 class Attention(_same_random.DrawsOtherwise):
+    """`torch.nn.functional.scaled_dot_product_attention` in place of softmax(q k^T) v by hand."""
+
     name = "attention"
     meaning = "hand-written attention as one fused kernel that never writes the weights to memory"
     causes = {"launches": 2, "attention": 0, "arithmetic": 3, "bytes": 2}
@@ -84,7 +86,7 @@ class Fused:
 
     def __init__(self, seams: "Seams", same_random: bool) -> None:
         self.seams, self.same_random = seams, same_random
-        self.held: Relied = {}
+        self.relied: Relied = {}
         """What the compiled code relies on."""
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled: list[Compiled] = []
@@ -107,10 +109,10 @@ class Fused:
         def with_fused_attention(*args: Any, **kwargs: Any) -> Any:
             if self.off:
                 return plain(*args, **kwargs)
-            if not all(held.same() for held in self.held.values()):
+            if not all(relied.same() for relied in self.relied.values()):
                 # A mask that was taken for constant has changed: from here on masks are passed as they are.
                 self.constant_masks = False
-                self.held.clear()
+                self.relied.clear()
                 for one in self.compiled:
                     one.again()
             return forward(*args, **kwargs)
@@ -140,7 +142,7 @@ class Fused:
             return
         roots = list(self.roots) if self.constant_masks else []
         try:
-            report = rewrite(graph_module, inputs, roots, self.held, self.same_random)
+            report = rewrite(graph_module, inputs, roots, self.relied, self.same_random)
             if report.rewritten or report.left:  # it has a softmax
                 self.found += report.rewritten
                 self.left += report.left

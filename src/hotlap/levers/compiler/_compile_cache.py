@@ -65,10 +65,10 @@ def _free(lock: Path) -> Iterator[bool]:
     """Holds a lock of Inductor's, if nobody else does; whether it could."""
     import fcntl  # not on Windows, where nothing of this is called
 
-    with ExitStack() as held:
+    with ExitStack() as opened:
         free = False
         with suppress(OSError):
-            fcntl.flock(held.enter_context(lock.open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened.enter_context(lock.open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
         yield free
 

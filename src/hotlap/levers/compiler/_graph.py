@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .._internals import internals
-from ._asked_gradients import differentiates_parameters, keep_what_is_saved
+from ._create_graph import differentiates_parameters, keep_what_is_saved
 
 Pass = Callable[[Any, list[Any]], None]
 PASSES: Final[list[Pass]] = []

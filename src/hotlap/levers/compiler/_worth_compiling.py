@@ -13,7 +13,7 @@ that, it compiles once more for the gradients.
 A backward of what is compiled can't be differentiated again ("torch.compile with aot_autograd does not currently
 support double backward"). Penalties on gradients do so: an input needs a gradient, and the script asks for gradients
 with `create_graph`, by the text of its files or in a function that is running. Such forwards run as they were written,
-since a penalty may come once in hundreds of steps. Gradients of parameters: see `_asked_gradients`.
+since a penalty may come once in hundreds of steps. Gradients of parameters: see `_create_graph`.
 """
 
 import sys
@@ -24,7 +24,7 @@ from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from .._nested import tensors
-from ._asked_gradients import differentiates_again
+from ._create_graph import differentiates_again
 
 MANY: Final = 1000
 FEW: Final = 4

@@ -69,6 +69,8 @@ class Compiling(_same_random.DrawsOtherwise):
 
 
 class Compile(Compiling):
+    """`torch.compile` of the whole model, in place."""
+
     name = "compile"
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
     causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}

@@ -24,6 +24,8 @@ MOST_KINDS: Final = 8
 
 
 class CompileBlocks(Compiling):
+    """`block.compile()` for each repeated block."""
+
     name = "compile-blocks"
     meaning = (
         "torch.compile of each repeated block, compiled once for all of them, so it starts sooner than compiling "

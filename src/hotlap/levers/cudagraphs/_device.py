@@ -39,11 +39,11 @@ class Device:
         """Do what a function issues, where it will be recorded."""
         import torch
 
-        current, aside = torch.cuda.current_stream(self._device), self.pool()[1]
-        aside.wait_stream(current)
-        with torch.cuda.stream(aside):
+        current, side_stream = torch.cuda.current_stream(self._device), self.pool()[1]
+        side_stream.wait_stream(current)
+        with torch.cuda.stream(side_stream):
             work()
-        current.wait_stream(aside)
+        current.wait_stream(side_stream)
 
     def where(self) -> tuple[Any, ...] | None:
         """What a record depends on beside the model and its inputs; None while the script captures a graph itself."""
@@ -71,9 +71,9 @@ def room(size: int, device: Any) -> bool:
     return bool(torch.cuda.max_memory_allocated(device) + size < FULL * free)
 
 
-def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any = None) -> Callable[[], None]:
+def capture(work: Callable[[], None], device: Any, pool: Any = None, side_stream: Any = None) -> Callable[[], None]:
     """What `work` issues, as a CUDA graph that is launched on the stream that is current then. pool: of memory that it
-    shares with other graphs; aside: the stream to record on, where that counts.
+    shares with other graphs; side_stream: the one to record on, where that counts.
 
     Not `torch.cuda.graph`, which empties the cache of the allocator, nor in its mode, in which calls of other threads
     (batches that are copied ahead) end the capture.
@@ -81,15 +81,15 @@ def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any 
     import torch
 
     recorded = torch.cuda.CUDAGraph()
-    current, aside = torch.cuda.current_stream(device), aside or torch.cuda.Stream(device)
+    current, side_stream = torch.cuda.current_stream(device), side_stream or torch.cuda.Stream(device)
     torch.cuda.synchronize(device)
-    aside.wait_stream(current)
+    side_stream.wait_stream(current)
     collects = gc.isenabled()
     gc.disable()  # what it would free may call the driver, which ends the capture
     generator = torch.cuda.default_generators[device.index]
     drawn = generator.clone_state()
     try:
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(side_stream):
             recorded.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 work()
@@ -104,5 +104,5 @@ def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any 
     finally:
         if collects:
             gc.enable()
-    current.wait_stream(aside)
+    current.wait_stream(side_stream)
     return recorded.replay  # type: ignore[no-any-return]

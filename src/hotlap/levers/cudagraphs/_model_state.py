@@ -58,7 +58,7 @@ class Model:
         outside = [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
         outside += [(of, _data_names(of)) for of in _dicts(found)]
         inside = list(filter(None, map(inner.own_modules, parts)))
-        self._held = _reader((of, [name for name, item in of.items() if _is_tensor(item)]) for of in own)
+        self._read_tensors = _reader((of, [name for name, item in of.items() if _is_tensor(item)]) for of in own)
         self._values = _Values(_reader(known))
         self._outside = _Values(_reader(outside))  # a script may write to its globals in each step
         absent = [(of.__contains__, name) for of, names in outer for name in names if name not in of]
@@ -72,7 +72,7 @@ class Model:
         self._empty = [*hooks, *(of for of in sized if not of)]
         self.draws = any(map(_generator, [*found, *(item for of in dicts for item in of.values())]))
         """Whether there is a generator of random numbers of its own, or an iterator: where it stands can't be seen."""
-        now = self._held()
+        now = self._read_tensors()
         for tensor in now:
             if type(tensor).__name__ not in {"Tensor", "Parameter"}:
                 raise TypeError(f"it contains a tensor of class {type(tensor).__name__}")
@@ -86,12 +86,12 @@ class Model:
     @property
     def tensors(self) -> list[Any]:
         """Its parameters, buffers and other attributes."""
-        return _each_once(self._held())
+        return _each_once(self._read_tensors())
 
     def same(self) -> bool:
         """Whether all is as it was."""
         try:
-            now = self._held()
+            now = self._read_tensors()
             return (
                 self._addresses == list(map(self._address, now))
                 and self._parts.same()
@@ -253,12 +253,12 @@ def _dicts(items: list[Any]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _containers(held: list[Any], dicts: list[dict[str, Any]], lists: list[Any]) -> list[Any]:
+def _containers(contents: list[Any], dicts: list[dict[str, Any]], lists: list[Any]) -> list[Any]:
     """Containers within those that parts hold, and of the objects that they hold those of nothing but numbers, words
     and flags: a trainer holds all sorts of things that change. dicts: those that parts hold and those of objects
     there; they are known already, as are lists."""
-    known, own = set(map(id, [*lists, *dicts])), set(map(id, held))
-    waiting = [item for item in held if type(item) in CONTAINERS]
+    known, own = set(map(id, [*lists, *dicts])), set(map(id, contents))
+    waiting = [item for item in contents if type(item) in CONTAINERS]
     objects = [of for of in dicts if id(of) not in own]
     waiting += [c for of in objects for c in of.values() if type(c) in CONTAINERS and _all_data(c)]
     found, looked = [], 0

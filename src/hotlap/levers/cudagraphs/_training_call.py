@@ -80,7 +80,7 @@ class Lent:
         self._storages = list(map(storage, own))
         self._unheld = self._users()
 
-    def held(self) -> list[Any]:
+    def lent_tensors(self) -> list[Any]:
         """Those of `own` of which the script still has an alias."""
         now = self._users()
         if now == self._unheld:
@@ -95,17 +95,17 @@ class Lent:
         return list(map(internals().storage_uses, self._storages))
 
 
-def reach_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[list[bool]]:
+def uses_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[list[bool]]:
     """Of each output, what it depends on. used: of all of them."""
     differentiable = [at for at, of in enumerate(call.cotangents) if of is not None]
-    reach = [[False] * len(used) for _ in call.cotangents]
+    uses = [[False] * len(used) for _ in call.cotangents]
     for at in differentiable:
         if len(differentiable) > 1:  # made anew: compiled code allows one backward of a forward
             again()
             call.make()
             call.differentiate(at)
-        reach[at] = call.used()
-    return reach
+        uses[at] = call.used()
+    return uses
 
 
 def waves(leaf: Any) -> Any:
@@ -121,11 +121,11 @@ def waves(leaf: Any) -> Any:
 
 def _has_no_overlap(tensor: Any) -> bool:
     """Whether each element surely has a place of its own."""
-    reach = 0
+    extent = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride <= reach:
+        if size > 1 and stride <= extent:
             return False
-        reach += stride * (size - 1)
+        extent += stride * (size - 1)
     return True
 
 

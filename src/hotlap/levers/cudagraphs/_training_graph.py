@@ -37,7 +37,7 @@ from ._compared import difference, tried, without_cached_casts
 from ._device import Device
 from ._effects import PLAIN, Effects, storage, strange, watched
 from ._model_state import Model
-from ._training_call import Call, Lent, Results, aliased, as_if_once, reach_of, waves
+from ._training_call import Call, Lent, Results, aliased, as_if_once, uses_of, waves
 
 MOST_SHAPES: Final = 8
 MOST_CHANGES: Final = 4
@@ -73,7 +73,7 @@ class Bucket:
 
     inputs: where the record reads; leaves, spec: what it returns. forward, backward: what will be replayed; cotangents:
     where the record reads the gradients of what it returns, None of what has none; gradients: where it leaves those of
-    its inputs, in order, None of those that it does not need; reach: of each output, whether it depends on each of the
+    its inputs, in order, None of those that it does not need; uses: of each output, whether it depends on each of the
     inputs; lent: aliases of the gradients, which the script has; repeatable: another ordinary forward with the same
     inputs would be the same one."""
 
@@ -87,7 +87,7 @@ class Bucket:
     backward: Callable[[], None] | None = None
     cotangents: list[Any] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
-    reach: list[list[bool]] = field(default_factory=list)
+    uses: list[list[bool]] = field(default_factory=list)
     lent: Lent | None = None
     repeatable: bool = False
     _by_use: dict[tuple[bool, ...], list[int | None]] = field(default_factory=dict)
@@ -105,24 +105,24 @@ class Bucket:
     def differentiate(self, gradients: Sequence[Any]) -> list[Any]:
         """Replay the backward. gradients: of what the forward returned, None of what the script did not use."""
         assert self.backward is not None and self.lent is not None, "it was recorded"
-        held = self.lent.held()
-        saved = [own.clone() for own in held]
+        lent_tensors = self.lent.lent_tensors()
+        saved = [own.clone() for own in lent_tensors]
         for own, given in zip(self.cotangents, gradients, strict=True):
             if own is not None:
                 own.zero_() if given is None else own.copy_(given)
         self.backward()
         reached = self._reached(tuple(given is not None for given in gradients))
-        if not held:
+        if not lent_tensors:
             aliases = self.lent.aliases()
             return aliases if reached == self._all else [None if at is None else aliases[at] for at in reached]
         fresh = [None if at is None else self.lent.own[at].clone() for at in reached]
-        internals().copy_all(held, saved)
+        internals().copy_all(lent_tensors, saved)
         return fresh
 
     def whole(self, used: Sequence[bool]) -> bool:
         """Whether the graph is freed by a backward of these outputs: others may have one of their own, whose backward
         comes later."""
-        others = [row for row, yes in zip(self.reach, used, strict=True) if any(row) and not yes]
+        others = [row for row, yes in zip(self.uses, used, strict=True) if any(row) and not yes]
         reached = self._reaches(used) if others else []
         return all(any(map(operator.and_, row, reached)) for row in others)
 
@@ -137,7 +137,7 @@ class Bucket:
 
     def _reaches(self, used: Sequence[bool]) -> list[bool]:
         """Of each input, whether any of these outputs depends on it."""
-        return list(map(any, zip(*(row for row, yes in zip(self.reach, used, strict=True) if yes), strict=True)))
+        return list(map(any, zip(*(row for row, yes in zip(self.uses, used, strict=True) if yes), strict=True)))
 
 
 class GraphedTraining:
@@ -433,7 +433,7 @@ class GraphedTraining:
         call.differentiate()
         results = call.results()
         bucket.repeatable = not (again() or self._draws or any(map(torch.is_autocast_enabled, ("cuda", "cpu"))))
-        bucket.reach = reach_of(call, results.used, again)
+        bucket.uses = uses_of(call, results.used, again)
         again()
         return results
 

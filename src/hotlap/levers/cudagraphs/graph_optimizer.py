@@ -20,6 +20,8 @@ REMAINS: Final = 0.2
 
 
 class GraphOptimizer(Lever):
+    """One `torch.cuda.CUDAGraph` of a fused `optimizer.step()`."""
+
     name = "graph-optimizer"
     meaning = "the fused update is replayed as a CUDA graph; it may need one more copy of the gradients"
     causes = {"launches": 4, "update-launches": 1}

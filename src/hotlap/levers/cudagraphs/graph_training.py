@@ -41,6 +41,8 @@ MAY_WAIT: Final = 0.5
 
 
 class GraphTraining(Lever):
+    """As `torch.cuda.make_graphed_callables` of the model, in place, and by shape."""
+
     name = "graph-training"
     meaning = "forward and backward of the model are replayed as CUDA graphs, two for each shape of its inputs"
     causes = {"launches": 1, "backward": 0}

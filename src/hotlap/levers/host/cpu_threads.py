@@ -28,6 +28,8 @@ USUAL: Final = 0.3
 
 
 class CpuThreads(Lever):
+    """`torch.set_num_threads`, with OMP_NUM_THREADS."""
+
     name = "cpu-threads"
     meaning = "number of threads that share one operation on the CPU"
     causes = {"threads": 0}

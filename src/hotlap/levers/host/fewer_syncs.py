@@ -27,6 +27,8 @@ SELDOM: Final = 0.3
 
 
 class FewerSyncs(Lever):
+    """`loss.item()` on a stream of its own; `x.to(device)` without a wait."""
+
     name = "fewer-syncs"
     meaning = "reading the loss waits only for the loss, and small copies to the device do not wait"
     causes = {"syncs": 0}

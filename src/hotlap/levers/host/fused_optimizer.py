@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 class FusedOptimizer(Lever):
+    """`fused=True` of torch's own optimizers."""
+
     name = "fused-optimizer"
     meaning = "the optimizer updates all parameters in one kernel"
     causes = {"launches": 3, "update-launches": 0, "arithmetic": 4, "bytes": 1, "optimizer": 0}

@@ -26,6 +26,8 @@ KEPT: Final = str(2**40)
 
 
 class HostAllocator(Lever):
+    """glibc's MALLOC_ variables, or jemalloc by LD_PRELOAD."""
+
     name = "host-allocator"
     meaning = "host memory that a step frees is kept for the next one instead of going back to Linux"
     causes = {"page-faults": 0}

@@ -50,6 +50,8 @@ NOT_IN_USE: Final = 3
 
 
 class LoaderWorkers(Lever):
+    """`num_workers`, `prefetch_factor`, `persistent_workers` and `pin_memory` of the DataLoader."""
+
     name = "loader-workers"
     meaning = "batches are made by worker processes while the model computes"
     causes = {"input": 0, "h2d": 0}

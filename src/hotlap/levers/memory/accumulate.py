@@ -13,6 +13,8 @@ PARTS: Final = (2, 4, 8)
 
 
 class Accumulate(Lever):
+    """As many backwards for each `optimizer.step()` as the setting `parts` says."""
+
     name = "accumulate"
     meaning = "each batch in several parts, with one update by their mean gradient; batch statistics are of the parts"
     risk = "semantic"

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class ActivationBudget(Lever):
+    """`torch._functorch.config.activation_memory_budget`."""
+
     name = "activation-budget"
     meaning = "torch.compile keeps only a share of the activations for the backward and computes the rest again"
     causes = {"memory": 2}

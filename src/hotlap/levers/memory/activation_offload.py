@@ -15,6 +15,8 @@ LEAST_MIB: Final = (16, 1)
 
 
 class ActivationOffload(Lever):
+    """As `torch.autograd.graph.save_on_cpu(pin_memory=True)`, of tensors of `least_mib` and more."""
+
     name = "activation-offload"
     meaning = "activations are copied to pinned host memory in the forward and back in the backward"
     causes = {"memory": 4}

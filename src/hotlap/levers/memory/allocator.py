@@ -25,6 +25,8 @@ FULL: Final = 0.9
 
 
 class Allocator(Lever):
+    """The variable PYTORCH_CUDA_ALLOC_CONF."""
+
     name = "allocator"
     meaning = "settings of torch's device allocator that fragment less and call the driver less often"
     causes = {"allocator": 0, "memory": 1}

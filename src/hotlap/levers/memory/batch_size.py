@@ -14,6 +14,8 @@ ROOM: Final = 0.9
 
 
 class BatchSize(Lever):
+    """`batch_size` of the training DataLoader, times a factor."""
+
     name = "batch-size"
     meaning = "batches of several times as many samples: fewer updates an epoch, with the script's own learning rate"
     risk = "semantic"

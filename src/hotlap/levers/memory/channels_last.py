@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class ChannelsLast(_same_random.DrawsOtherwise):
+    """`model.to(memory_format=torch.channels_last)`."""
+
     name = "channels-last"
     meaning = "images and convolution weights in NHWC order, which fast kernels use without transposing"
     causes = {"arithmetic": 5, "bytes": 4, "layout": 0}
@@ -97,8 +99,8 @@ class Laid:
 
         states = [optimizer.state for optimizer in self.optimizers()]
         for tensor in tensors:
-            held = [value for state in states if tensor in state for value in state[tensor].values()]
-            for other in (tensor.grad, *held):
+            others = [value for state in states if tensor in state for value in state[tensor].values()]
+            for other in (tensor.grad, *others):
                 alike = isinstance(other, torch.Tensor) and other.layout == tensor.layout
                 if alike and other.shape == tensor.shape:
                     _lay(other, tensor.stride())

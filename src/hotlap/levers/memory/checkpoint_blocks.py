@@ -20,6 +20,8 @@ MOST_BLOCKS: Final = 1024
 
 
 class CheckpointBlocks(Lever):
+    """`torch.utils.checkpoint.checkpoint` around each repeated block."""
+
     name = "checkpoint-blocks"
     meaning = "activations of repeated blocks are recomputed in the backward instead of kept"
     causes = {"memory": 3}

@@ -19,6 +19,8 @@ STATES: Final = {
 
 
 class OptimizerOffload(Lever):
+    """The tensors of `optimizer.state`, on the host but in `optimizer.step()`."""
+
     name = "optimizer-offload"
     meaning = "the optimizer's state is kept in pinned host memory between its steps"
     risk = "exact"

@@ -15,6 +15,8 @@ HALF: Final = ("bfloat16", "float16")
 
 
 class Bf16Autocast(_same_random.DrawsOtherwise):
+    """`torch.autocast(device, dtype=torch.bfloat16)` around the forward."""
+
     name = "bf16-autocast"
     meaning = "matrix products and convolutions of the forward and its backward in bfloat16, weights in float32"
     causes = {"arithmetic": 0, "kernels": 1, "bytes": 3, "precision": 0, "memory": 0}

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class Tf32(Lever):
+    """`torch.set_float32_matmul_precision("high")`."""
+
     name = "tf32"
     meaning = "float32 matrix products on the tensor cores, rounded to TF32"
     causes = {"arithmetic": 1, "precision": 1}

@@ -92,7 +92,7 @@ def refuse_differentiated_again(places: Places) -> None:
 
 def _asked_again(call: cst.Call) -> bool:
     """Whether a call asks for gradients that can be differentiated again: a backward by a plain True, see
-    `levers/compiler/_asked_gradients.py`."""
+    `levers/compiler/_create_graph.py`."""
     if is_method_call(call, "backward"):
         value = keyword_of(call, "create_graph")
         return isinstance(value, cst.Name) and value.value == "True"

@@ -43,10 +43,10 @@ def variable(wait: Wait, name: str) -> Variable:
     outside = [node for node in used if source.scope(node) is not scope]
     if outside:
         raise CannotTell(f"`{name}` is used by another function too", wait.lines(outside))
-    asked = [call for at, call in source.walk.calls if at is scope and dotted(call.func) in BY_NAME]
+    by_name = [call for at, call in source.walk.calls if at is scope and dotted(call.func) in BY_NAME]
     shown = [node for node in used if m.matches(source.parent(node) or node, BY_ITS_NAME)]
-    if asked or shown:
-        raise CannotTell(f"`{name}` may be read by its name", wait.lines([*asked, *shown]))
+    if by_name or shown:
+        raise CannotTell(f"`{name}` may be read by its name", wait.lines([*by_name, *shown]))
     read = [n for n in reads(scope, name) if n in used and getattr(source.parent(n), "target", None) is not n]
     return Variable(name, scope.names[name], read)
 

@@ -17,7 +17,7 @@ COLUMNS: Final = ("step", "compute", "communication", "idle", "input", "late")
 
 def data(page: Page) -> dict[str, Any] | None:
     """Ms a step by rank and column: from the traces where there are any, else the phases of the run."""
-    found = _traced(page) or _ran(page)
+    found = _traced(page) or _timed(page)
     if found is None or len(found["ranks"]) < 2:
         return None
     return {**found, "heat": heat(found["ms"])}
@@ -27,9 +27,9 @@ def heat(rows: list[list[float | None]]) -> list[list[float]]:
     """How far each value lies from its column's mean, -1 to 1 of the largest distance in any column."""
     columns = list(zip(*rows, strict=True))
     means = [fmean([v for v in column if v is not None] or [0.0]) for column in columns]
-    apart = [[0.0 if v is None else v - mean for v, mean in zip(row, means, strict=True)] for row in rows]
-    most = max((abs(value) for row in apart for value in row), default=0.0)
-    return [[value / most if most else 0.0 for value in row] for row in apart]
+    deviations = [[0.0 if v is None else v - mean for v, mean in zip(row, means, strict=True)] for row in rows]
+    most = max((abs(value) for row in deviations for value in row), default=0.0)
+    return [[value / most if most else 0.0 for value in row] for row in deviations]
 
 
 def _traced(page: Page) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ def _row(load: RankLoad) -> list[float | None]:
     return [None if ns is None else ns / 1e6 for ns in times]
 
 
-def _ran(page: Page) -> dict[str, Any] | None:
+def _timed(page: Page) -> dict[str, Any] | None:
     rows = [(one.rank, one.phases) for one in page.steps if one.phases is not None]
     if page.diagnosis is None or page.diagnosis.ranks < 2:
         return None

@@ -32,7 +32,7 @@ def _of_device(view: View, device: int) -> Breakdown:
     kernels = joined(compute, communication)
     busy = joined(kernels, copy)
     work = view.work.filter(pl.col("device") == device)
-    ran = work.filter(pl.col("cat") == "kernel")
+    launched = work.filter(pl.col("cat") == "kernel")
     moved = work.filter((pl.col("kind") == "copy") & pl.col("name").str.contains(WITH_HOST))
     with_host = union(moved["from"].to_numpy(), moved["to"].to_numpy())
     return Breakdown(
@@ -44,8 +44,8 @@ def _of_device(view: View, device: int) -> Breakdown:
         idle_ns=view.window.span_ns - busy.total,
         communication_ns=communication.total,
         copy_ns=copy.total,
-        kernel_ns=int((ran["to"] - ran["from"]).sum()),
+        kernel_ns=int((launched["to"] - launched["from"]).sum()),
         streams=work["stream"].n_unique(),
-        kernels=len(ran),
+        kernels=len(launched),
         exposed_inside_ns=busy.total - joined(kernels, with_host).total,
     )

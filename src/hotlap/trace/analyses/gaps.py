@@ -214,7 +214,7 @@ def _host_pieces(view: View, threads: list[tuple[int, int]], late: Late, waits: 
     mine = np.searchsorted(starts, at, side="right") - 1
     end = np.minimum(np.append(at[1:], np.iinfo(np.int64).max), ends[mine]) if len(at) else at
     rows = np.stack([view.at(at, thread) for thread in threads])
-    row = _asked(view, rows, preferred[mine])
+    row = _preferred(view, rows, preferred[mine])
     cause = _causes(view, row, waits)
     node = _next_node(view, threads, at, cause == PYTHON)
     row, cause = np.where(node >= 0, node, row), np.where(node >= 0, LAUNCH, cause).astype(np.int8)
@@ -254,7 +254,7 @@ def _within(times: Ints, starts: Ints, ends: Ints) -> Ints:
     return times[ranges(low, count)]
 
 
-def _asked(view: View, rows: Ints, preferred: Ints) -> Ints:
+def _preferred(view: View, rows: Ints, preferred: Ints) -> Ints:
     """Per piece the row that counts. rows: [threads, pieces], the innermost event of each thread; preferred: index of
     the launching thread."""
     if not len(view.trace.host):
@@ -303,9 +303,9 @@ def _next_node(view: View, threads: list[tuple[int, int]], at: Ints, wanted: Boo
     for pid, tid in threads:
         rows = np.nonzero(working & (view.host("pid") == pid) & (view.host("tid") == tid))[0]
         starts = view.host("start")[rows]
-        reach = np.maximum.accumulate(starts + view.host("dur")[rows])
+        latest = np.maximum.accumulate(starts + view.host("dur")[rows])
         index = np.searchsorted(starts, times, side="right")
-        last.append(np.concatenate([[_NEVER], reach])[index])
+        last.append(np.concatenate([[_NEVER], latest])[index])
         coming.append(np.concatenate([starts, [-_NEVER]])[index])
         row.append(np.concatenate([rows, [-1]])[index])
     who = np.argmax(np.stack(last), axis=0)

@@ -99,17 +99,17 @@ def owned(view: View, rows: Ints) -> tuple[Ints, Ints, Ints]:
     starts = np.clip(view.host("start")[rows], view.window.start_ns, view.window.end_ns)
     ends = np.clip((view.host("start") + view.host("dur"))[rows], view.window.start_ns, view.window.end_ns)
     parent = _parents(view, rows)
-    reach = ends.copy()
+    covered = ends.copy()
     below = np.nonzero(parent >= 0)[0]
     above = parent[below]
     rising = below[ends[below] > ends[above]]
     while len(rising):  # as many turns as what outlasts its parent is deep
         over = parent[rising]
-        before = reach[over]
-        np.maximum.at(reach, over, reach[rising])
-        over = np.unique(over[reach[over] > before])
+        before = covered[over]
+        np.maximum.at(covered, over, covered[rising])
+        over = np.unique(over[covered[over] > before])
         rising = over[parent[over] >= 0]
-    taken = np.maximum(np.minimum(reach[below], ends[above]) - starts[below], 0)
+    taken = np.maximum(np.minimum(covered[below], ends[above]) - starts[below], 0)
     inner = np.bincount(above, weights=taken, minlength=len(rows))  # exact below 2**53: 104 days of ns
     return starts, ends, ends - starts - inner.astype(np.int64)
 

@@ -168,8 +168,8 @@ def _convolved(x: Sizes, w: Sizes, call: Call) -> Sizes:
     space = len(x) - 2
     stride, padding, dilation = (call.ints(at, space) for at in (3, 4, 5))
     extra, groups = call.ints(7, space), int(call.inputs[8])
-    reach = [d * (k - 1) for d, k in zip(dilation, w[2:], strict=True)]
-    sides = zip(x[2:], stride, padding, reach, extra, strict=True)
+    extent = [d * (k - 1) for d, k in zip(dilation, w[2:], strict=True)]
+    sides = zip(x[2:], stride, padding, extent, extra, strict=True)
     if call.flag(6):
         return [x[0], w[1] * groups, *((n - 1) * s - 2 * p + r + e + 1 for n, s, p, r, e in sides)]
     return [x[0], w[0], *((n + 2 * p - r - 1) // s + 1 for n, s, p, r, _ in sides)]

@@ -47,7 +47,7 @@ ITEM: Final = "`.item()`"
 PAGEABLE_IN: Final = "pageable host-to-device copy"
 BY_OPTIMIZER: Final = "optimizer: step count or rate on the device"
 WITHIN_AN_OP: Final = "a copy to the host within an operation"
-ASKED: Final = 4
+ASKS_EACH: Final = 4
 """torch 2.13 asks 5 times for a scalar that is neither 0 nor infinite, more often for more values."""
 _RULES: Final = tuple(
     (re.compile(pattern, re.M), cause)
@@ -141,7 +141,10 @@ def _printing(waits: pl.DataFrame) -> pl.DataFrame:
     masks, asks = ((pl.col("cause") == cause).sum().over(here) for cause in (MASK, BOOL))
     format_ = (pl.col("cause") == MASK) & (pl.col("op") == "aten::masked_select")
     prints = (
-        (here != "") & format_.any().over(here) & (asks >= ASKED * masks) & pl.col("cause").is_in([MASK, BOOL, ITEM])
+        (here != "")
+        & format_.any().over(here)
+        & (asks >= ASKS_EACH * masks)
+        & pl.col("cause").is_in([MASK, BOOL, ITEM])
     )
     named = waits.with_columns(cause=pl.when(prints).then(pl.lit(PRINT)).otherwise("cause"))
     return named.with_columns(op=pl.when(pl.col("cause") == PRINT).then(pl.lit("")).otherwise("op"))

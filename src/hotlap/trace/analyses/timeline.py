@@ -103,9 +103,9 @@ def joined(events: Events, least: int) -> pl.DataFrame:
     kind and row of its longest event; count: of events; busy: their lengths."""
     start, end, cell = pl.col("start"), pl.col("end"), pl.col("start") // (2 * least)
     small, near = end - start < least, start - end.shift(1) < least
-    apart = ~(small & small.shift(1) & near & (cell == cell.shift(1)))
+    separate = ~(small & small.shift(1) & near & (cell == cell.shift(1)))
     return (
-        events.group_by(apart.fill_null(True).cum_sum().alias("bar"), maintain_order=True)
+        events.group_by(separate.fill_null(True).cum_sum().alias("bar"), maintain_order=True)
         .agg(
             start.first(),
             end.max(),

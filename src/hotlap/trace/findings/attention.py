@@ -160,8 +160,8 @@ def _scores(answers: RankTrace, same_line: bool) -> list[OpRoofline]:
 
 def _first(shape: str) -> tuple[int, ...]:
     """Dimensions of the first operand."""
-    held = re.match(r"\[([\d, ]*)\]", shape)
-    return tuple(map(int, re.findall(r"\d+", held[1]))) if held else ()
+    sizes = re.match(r"\[([\d, ]*)\]", shape)
+    return tuple(map(int, re.findall(r"\d+", sizes[1]))) if sizes else ()
 
 
 def _are_pairs(shape: tuple[int, ...]) -> bool:

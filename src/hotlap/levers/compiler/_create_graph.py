@@ -65,13 +65,13 @@ def _line_of_parameters(file: str) -> int:
 
 def _again_of_parameters(call: ast.Call) -> bool:
     """Whether a backward, or a call of `grad`, makes gradients of parameters that can be differentiated again."""
-    asked = next((word.value for word in call.keywords if word.arg == "create_graph"), None)
-    if asked is None or (isinstance(asked, ast.Constant) and not asked.value):
+    create_graph = next((word.value for word in call.keywords if word.arg == "create_graph"), None)
+    if create_graph is None or (isinstance(create_graph, ast.Constant) and not create_graph.value):
         return False
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     inputs = [word.value for word in call.keywords if word.arg == "inputs"] or call.args[1:2]
     if name == "backward":
-        return isinstance(asked, ast.Constant) and not inputs
+        return isinstance(create_graph, ast.Constant) and not inputs
     return any(OF_WEIGHTS.search(ast.unparse(one)) is not None for one in inputs)
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from ..guard import hook
-from ..torch_internals import CLIPPING
+from .guard import hook
+from .torch_internals import CLIPPING
 
 if TYPE_CHECKING:
-    from ..core import Agent
+    from .core import Agent
 
 CLIP = hook("clip")
 
