@@ -8,14 +8,13 @@ NUM_STEPS = int(os.environ.get("STEPS", 80))
 
 
 def conv_block(cin, cout):
-    return nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1), nn.BatchNorm2d(cout),
-                         nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1), nn.BatchNorm2d(cout), nn.ReLU(), nn.MaxPool2d(2))
 
 
 def build():
     return nn.Sequential(
-        conv_block(1, 16), conv_block(16, 32), conv_block(32, 32),
-        nn.Flatten(), nn.Linear(32 * 4 * 4, 10))
+        conv_block(1, 16), conv_block(16, 32), conv_block(32, 32), nn.Flatten(), nn.Linear(32 * 4 * 4, 10)
+    )
 
 
 class ActivationWatch:
@@ -32,6 +31,7 @@ class ActivationWatch:
     def make_hook(self, name):
         def hook(module, inputs, output):
             self.dead[name] = (output.detach() <= 0).float().mean().item()
+
         return hook
 
 
@@ -55,7 +55,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for i in range(NUM_STEPS):
         lo = (i * 16) % 640
-        loss, dead = train_step(model, watch, optimizer, images[lo:lo + 16], labels[lo:lo + 16])
+        loss, dead = train_step(model, watch, optimizer, images[lo : lo + 16], labels[lo : lo + 16])
         if i % 20 == 0:
             shares = " ".join(f"{v:.2f}" for v in dead.values())
             print(f"step {i} loss {loss:.3f} dead {shares}")

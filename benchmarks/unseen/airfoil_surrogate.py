@@ -2,6 +2,7 @@
 
 The training table is simulated here, so that the script needs no download.
 """
+
 import os
 
 import numpy as np
@@ -51,7 +52,7 @@ def main():
     per_epoch = len(x_train) // BATCH
     for step in range(STEPS):
         k = step % per_epoch
-        idx = order[k * BATCH:(k + 1) * BATCH]
+        idx = order[k * BATCH : (k + 1) * BATCH]
         pred = net(x_train[idx])
         loss = criterion(pred, y_train[idx])
         optimizer.zero_grad()

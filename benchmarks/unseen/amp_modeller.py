@@ -78,7 +78,7 @@ class AmpModel(nn.Module):
 
 
 def esr(pred, target):
-    return ((pred - target) ** 2).sum() / (target ** 2).sum()
+    return ((pred - target) ** 2).sum() / (target**2).sum()
 
 
 def train(cfg):

@@ -1,4 +1,5 @@
 """Segment round cells in synthetic microscope fields."""
+
 import numpy as np
 import torch
 from scipy import ndimage
@@ -64,9 +65,8 @@ class Fields(Dataset):
 
 def build_model():
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(16, 1, 1))
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 1, 1)
+    )
 
 
 def main():

@@ -1,4 +1,5 @@
 """Character CNN for domain names, with a record of how the weights spread."""
+
 import os
 
 import numpy as np

@@ -1,4 +1,5 @@
 """Character-level GPT on the sources of the Python standard library."""
+
 import argparse
 import glob
 import os
@@ -38,7 +39,7 @@ class GPT(nn.Module):
         self.register_buffer("positions", torch.arange(context), persistent=False)
 
     def forward(self, idx):
-        x = self.tok(idx) + self.pos(self.positions[:idx.shape[1]])
+        x = self.tok(idx) + self.pos(self.positions[: idx.shape[1]])
         return self.head(self.ln(self.blocks(x)))
 
 

@@ -9,9 +9,15 @@ class ChurnNet(nn.Module):
     def __init__(self, n_features, hidden=512):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(n_features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(0.2),
-            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(0.2),
-            nn.Linear(hidden, 1))
+            nn.Linear(n_features, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(hidden, 1),
+        )
 
     def forward(self, x):
         return self.layers(x).squeeze(1)
@@ -25,11 +31,13 @@ class Meter:
         prob = torch.sigmoid(logits).detach().numpy()
         y = target.numpy().astype(int)
         report = classification_report(y, prob > 0.5, output_dict=True, zero_division=0)
-        self.rows.append({
-            "auc": roc_auc_score(y, prob),
-            "ap": average_precision_score(y, prob),
-            "f1": report["macro avg"]["f1-score"],
-        })
+        self.rows.append(
+            {
+                "auc": roc_auc_score(y, prob),
+                "ap": average_precision_score(y, prob),
+                "f1": report["macro avg"]["f1-score"],
+            }
+        )
 
     def summary(self):
         return {k: float(np.mean([r[k] for r in self.rows[-20:]])) for k in self.rows[0]}
@@ -44,7 +52,7 @@ def train_epoch(model, x, y, optimizer, criterion, meter, batch_size=400):
     model.train()
     perm = torch.randperm(len(x))
     for start in range(0, len(x), batch_size):
-        idx = perm[start:start + batch_size]
+        idx = perm[start : start + batch_size]
         xb, yb = x[idx], y[idx]
         logits = model(xb)
         loss = criterion(logits, yb)

@@ -1,4 +1,5 @@
 """Predict clicks from user and item ids."""
+
 import argparse
 
 import numpy as np
@@ -14,8 +15,7 @@ def make_log(n, rng):
     taste = rng.normal(size=64)
     p = 1 / (1 + np.exp(-(taste[users % 64] * taste[items % 64])))
     clicked = rng.random(n) < p
-    return (torch.from_numpy(users), torch.from_numpy(items),
-            torch.from_numpy(clicked.astype(np.float32)))
+    return (torch.from_numpy(users), torch.from_numpy(items), torch.from_numpy(clicked.astype(np.float32)))
 
 
 class ClickModel(nn.Module):

@@ -26,7 +26,7 @@ print(f"{len(train_docs)} files, {sum(len(d) for d in train_docs) / 1e6:.1f} MB"
 
 def crops(batch):
     starts = [int(torch.randint(len(d) - CROP, ())) for d in batch]
-    return torch.stack([d[s:s + CROP] for d, s in zip(batch, starts)]).long()
+    return torch.stack([d[s : s + CROP] for d, s in zip(batch, starts)]).long()
 
 
 class Encoder(nn.Module):
@@ -34,9 +34,12 @@ class Encoder(nn.Module):
         super().__init__()
         self.emb = nn.Embedding(256, 64)
         self.conv = nn.Sequential(
-            nn.Conv1d(64, 128, 5, stride=4, padding=2), nn.GELU(),
-            nn.Conv1d(128, 256, 5, stride=4, padding=2), nn.GELU(),
-            nn.Conv1d(256, 384, 5, stride=4, padding=2), nn.GELU(),
+            nn.Conv1d(64, 128, 5, stride=4, padding=2),
+            nn.GELU(),
+            nn.Conv1d(128, 256, 5, stride=4, padding=2),
+            nn.GELU(),
+            nn.Conv1d(256, 384, 5, stride=4, padding=2),
+            nn.GELU(),
         )
         self.proj = nn.Sequential(nn.Linear(384 * 4, 2048), nn.BatchNorm1d(2048), nn.GELU(), nn.Linear(2048, 128))
 
@@ -57,13 +60,16 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS * 
 
 
 def save(path, step, best):
-    torch.save({
-        "model": encoder.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "scheduler": schedule.state_dict(),
-        "step": step,
-        "best": best,
-    }, path)
+    torch.save(
+        {
+            "model": encoder.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": schedule.state_dict(),
+            "step": step,
+            "best": best,
+        },
+        path,
+    )
 
 
 running, best, step = None, float("inf"), 0

@@ -1,4 +1,5 @@
 """Character-level GPT on the Python standard library."""
+
 import argparse
 import math
 import pathlib
@@ -41,7 +42,7 @@ class GPT(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, idx):
-        x = self.tok(idx) + self.pos(self.positions[:idx.size(1)])
+        x = self.tok(idx) + self.pos(self.positions[: idx.size(1)])
         return self.head(self.ln(self.blocks(x)))
 
 
@@ -90,7 +91,8 @@ def main():
     model = GPT(vocab, args.block_size, args.dim, args.heads, args.layers)
     opt = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda s: min(1.0, (s + 1) / 10) * 0.5 * (1 + math.cos(math.pi * s / args.steps)))
+        opt, lambda s: min(1.0, (s + 1) / 10) * 0.5 * (1 + math.cos(math.pi * s / args.steps))
+    )
     began = time.time()
     for step in range(1, args.steps + 1):
         x, y = get_batch(train, args)

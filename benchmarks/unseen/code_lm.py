@@ -1,4 +1,5 @@
 """Next-token model on Python sources."""
+
 import collections
 import glob
 import os
@@ -41,7 +42,7 @@ class SourceWindows(Dataset):
     def __getitem__(self, index):
         ids = self.encode(self.paths[index % len(self.paths)])
         start = random.randrange(len(ids) - CONTEXT - 1)
-        window = torch.tensor(ids[start:start + CONTEXT + 1])
+        window = torch.tensor(ids[start : start + CONTEXT + 1])
         return window[:-1], window[1:]
 
 

@@ -10,8 +10,17 @@ logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 log = logging.getLogger("ctr")
 
 cfg = SimpleNamespace(
-    fields=16, cardinality=2000, dim=16, dense=13, hidden=(256, 128),
-    batch_size=1024, rows=102400, valid_rows=8192, epochs=2, lr=1e-3, log_every=25,
+    fields=16,
+    cardinality=2000,
+    dim=16,
+    dense=13,
+    hidden=(256, 128),
+    batch_size=1024,
+    rows=102400,
+    valid_rows=8192,
+    epochs=2,
+    lr=1e-3,
+    log_every=25,
 )
 
 

@@ -1,4 +1,5 @@
 """Domain-adversarial facies classification: labelled wells -> a new, unlabelled field."""
+
 import argparse
 import time
 
@@ -23,9 +24,12 @@ class DANN(nn.Module):
     def __init__(self, n_in, width, n_classes):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Linear(n_in, width), nn.ReLU(),
-            nn.Linear(width, width), nn.ReLU(),
-            nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(n_in, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
         )
         self.classifier = nn.Linear(width, n_classes)
         self.domain = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 2))
@@ -65,10 +69,8 @@ def main():
     xs, ys = make_field(args.source_size, 24, 9, 0.0, g)
     xt, yt = make_field(args.target_size, 24, 9, 0.6, g)
 
-    source_loader = DataLoader(TensorDataset(xs, ys), batch_size=args.batch_size,
-                               shuffle=True, drop_last=True)
-    target_loader = DataLoader(TensorDataset(xt), batch_size=args.batch_size,
-                               shuffle=True, drop_last=True)
+    source_loader = DataLoader(TensorDataset(xs, ys), batch_size=args.batch_size, shuffle=True, drop_last=True)
+    target_loader = DataLoader(TensorDataset(xt), batch_size=args.batch_size, shuffle=True, drop_last=True)
 
     model = DANN(24, args.width, 9)
     opt = torch.optim.AdamW(model.parameters(), lr=args.lr)

@@ -1,4 +1,5 @@
 """Run with: torchrun --nproc-per-node 2 25_ddp_accumulate.py"""
+
 import os
 
 import torch

@@ -1,4 +1,5 @@
 """Run with: torchrun --nproc-per-node 2 26_ddp_metrics.py"""
+
 import os
 
 import torch
@@ -35,9 +36,14 @@ class Meter:
 
 def build_model():
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, CLASSES))
+        nn.Conv2d(3, 16, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, CLASSES),
+    )
 
 
 def main():

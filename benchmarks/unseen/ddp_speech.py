@@ -1,4 +1,5 @@
 """Run with: torchrun --nproc-per-node 2 28_ddp_speech.py"""
+
 import os
 
 import torch
@@ -29,13 +30,12 @@ def load_utterances(n=320):
     g = torch.Generator().manual_seed(0)
     lengths = (30 + 570 * torch.rand(n, generator=g) ** 3).int().tolist()
     lengths.sort()
-    return [(torch.randn(length, MELS, generator=g), i % 30)
-            for i, length in enumerate(lengths)]
+    return [(torch.randn(length, MELS, generator=g), i % 30) for i, length in enumerate(lengths)]
 
 
 def shard(items, rank, world):
     size = len(items) // world
-    return items[rank * size:(rank + 1) * size]
+    return items[rank * size : (rank + 1) * size]
 
 
 def batches(items, seed):
@@ -43,7 +43,7 @@ def batches(items, seed):
     while True:
         starts = torch.randperm(len(items) // BATCH, generator=g) * BATCH
         for s in starts.tolist():
-            part = items[s:s + BATCH]
+            part = items[s : s + BATCH]
             x = pad_sequence([u for u, _ in part], batch_first=True)
             yield x, torch.tensor([label for _, label in part])
 

@@ -1,4 +1,5 @@
 """Run with: torchrun --nproc-per-node 2 27_ddp_transformer.py"""
+
 import argparse
 import os
 
@@ -13,8 +14,7 @@ class TinyLM(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(vocab, dim)
         self.pos = nn.Parameter(torch.zeros(context, dim))
-        layer = nn.TransformerEncoderLayer(dim, 4, 2 * dim, dropout=0.0,
-                                           batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(dim, 4, 2 * dim, dropout=0.0, batch_first=True, norm_first=True)
         self.body = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
         self.head = nn.Linear(dim, vocab)
         mask = nn.Transformer.generate_square_subsequent_mask(context)

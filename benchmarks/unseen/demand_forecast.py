@@ -1,4 +1,5 @@
 """Daily demand forecast with a residual MLP; statistics go to a CSV file."""
+
 import argparse
 import csv
 import os
@@ -35,12 +36,12 @@ def gradient_stats(model):
     for name, p in model.named_parameters():
         g = p.grad.detach()
         norm = g.norm(2).item()
-        total += norm ** 2
+        total += norm**2
         stats[f"{name}.norm"] = norm
         stats[f"{name}.ratio"] = norm / (p.detach().norm(2).item() + 1e-12)
         stats[f"{name}.max"] = g.abs().max().item()
         stats[f"{name}.std"] = g.std().item()
-    stats["total"] = total ** 0.5
+    stats["total"] = total**0.5
     return stats
 
 

@@ -1,4 +1,5 @@
 """Residual denoiser for single-channel detector tiles (noise is added on the fly)."""
+
 import time
 from dataclasses import dataclass
 

@@ -10,10 +10,8 @@ N_STEPS = int(os.environ.get("STEPS", 80))
 class Autoencoder(nn.Module):
     def __init__(self, d_in=1536, d_hidden=1536, d_code=256):
         super().__init__()
-        self.encoder = nn.Sequential(
-            nn.Linear(d_in, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_code))
-        self.decoder = nn.Sequential(
-            nn.Linear(d_code, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_in))
+        self.encoder = nn.Sequential(nn.Linear(d_in, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_code))
+        self.decoder = nn.Sequential(nn.Linear(d_code, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_in))
 
     def forward(self, x):
         return self.decoder(self.encoder(x))

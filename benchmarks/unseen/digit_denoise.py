@@ -1,4 +1,5 @@
 """Residual denoising CNN (DnCNN-like) on upscaled sklearn digits."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

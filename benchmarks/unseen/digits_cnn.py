@@ -1,4 +1,5 @@
 """Classify scikit-learn's digits with a small residual network."""
+
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -26,8 +27,12 @@ class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x):
         return torch.relu(x + self.body(x))
@@ -35,8 +40,13 @@ class Block(nn.Module):
 
 def build_model(width=96):
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1), Block(width), Block(width),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+        nn.Conv2d(1, width, 3, padding=1),
+        Block(width),
+        Block(width),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, 10),
+    )
 
 
 @torch.no_grad()
@@ -53,8 +63,9 @@ def main():
     labels = torch.tensor(digits.target)
     order = torch.randperm(len(labels))
     train, test = order[:1500], order[1500:]
-    train_loader = DataLoader(Digits(images[train], labels[train], True), batch_size=32,
-                              shuffle=True, num_workers=2, persistent_workers=True)
+    train_loader = DataLoader(
+        Digits(images[train], labels[train], True), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True
+    )
     test_loader = DataLoader(Digits(images[test], labels[test], False), batch_size=99)
     model = build_model()
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)

@@ -1,4 +1,5 @@
 """Tiny ViT on the scikit-learn digits, with per-sample learning dynamics kept for later analysis."""
+
 import json
 import os
 import tempfile
@@ -16,8 +17,9 @@ class TinyViT(nn.Module):
         self.embed = nn.Linear(4, dim)
         self.cls = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos = nn.Parameter(0.02 * torch.randn(1, 17, dim))
-        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout=0.0, batch_first=True,
-                                           norm_first=True, activation="gelu")
+        layer = nn.TransformerEncoderLayer(
+            dim, heads, 4 * dim, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
+        )
         self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
         self.head = nn.Linear(dim, n_classes)
 
@@ -37,8 +39,9 @@ class DynamicsLog:
 
     def add(self, epoch, step, idx, losses, probs):
         for i, l, p in zip(idx.tolist(), losses.tolist(), probs.tolist()):
-            self.records.append({"epoch": epoch, "step": step, "sample": i,
-                                 "loss": round(l, 5), "confidence": round(p, 5)})
+            self.records.append(
+                {"epoch": epoch, "step": step, "sample": i, "loss": round(l, 5), "confidence": round(p, 5)}
+            )
         self.save()
 
     def save(self):

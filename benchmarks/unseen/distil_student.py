@@ -33,8 +33,12 @@ class KDLoss(nn.Module):
         self.t, self.alpha = temperature, alpha
 
     def forward(self, student_logits, teacher_logits, labels):
-        soft = F.kl_div(F.log_softmax(student_logits / self.t, 1), F.softmax(teacher_logits / self.t, 1),
-                        reduction="batchmean") * self.t ** 2
+        soft = (
+            F.kl_div(
+                F.log_softmax(student_logits / self.t, 1), F.softmax(teacher_logits / self.t, 1), reduction="batchmean"
+            )
+            * self.t**2
+        )
         return self.alpha * soft + (1 - self.alpha) * F.cross_entropy(student_logits, labels)
 
 

@@ -1,4 +1,5 @@
 """Guess which part of the standard library a line of code or documentation comes from."""
+
 import argparse
 import pathlib
 import random
@@ -86,7 +87,8 @@ def main():
     vocab = {t: i + 2 for i, (t, _) in enumerate(counts.most_common(4000))}
     cut = len(examples) // 10
     train_loader = DataLoader(
-        LineDataset(examples[cut:], vocab, args.max_length), batch_size=args.batch_size, shuffle=True)
+        LineDataset(examples[cut:], vocab, args.max_length), batch_size=args.batch_size, shuffle=True
+    )
     dev_loader = DataLoader(LineDataset(examples[:cut], vocab, args.max_length), batch_size=64)
 
     model = Encoder(len(vocab) + 2, len(PACKAGES), args.max_length)

@@ -1,4 +1,5 @@
 """Unsupervised domain adaptation on sklearn digits: clean source, corrupted target, DAN-style alignment."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -22,8 +23,12 @@ class Extractor(nn.Module):
     def __init__(self, width=256):
         super().__init__()
         self.conv = nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-            nn.Conv2d(32, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(),
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.Conv2d(32, 48, 3, padding=1),
+            nn.BatchNorm2d(48),
+            nn.ReLU(),
             nn.MaxPool2d(2),
         )
         self.fc = nn.Linear(48 * 16, width)
@@ -46,7 +51,7 @@ class MMDLoss(nn.Module):
         l2 = ((left - right) ** 2).sum(2)
         bandwidth = l2.detach().sum() / (n * n - n)
         bandwidth = bandwidth / self.kernel_mul ** (self.kernel_num // 2)
-        return sum(torch.exp(-l2 / (bandwidth * self.kernel_mul ** i)) for i in range(self.kernel_num))
+        return sum(torch.exp(-l2 / (bandwidth * self.kernel_mul**i)) for i in range(self.kernel_num))
 
     def forward(self, source, target):
         b = source.size(0)
@@ -73,7 +78,7 @@ def train(epochs=8, batch=64, align=0.5):
     for epoch in range(epochs):
         si, ti = torch.randperm(len(xs)), torch.randperm(len(xt))
         for i in range(0, min(len(xs), len(xt)) - batch + 1, batch):
-            a, b = si[i:i + batch], ti[i:i + batch]
+            a, b = si[i : i + batch], ti[i : i + batch]
             fs, ft = extractor(torch.cat([xs[a], xt[b]])).chunk(2)
             cls_loss = F.cross_entropy(classifier(fs), ys[a])
             loss = cls_loss + align * mmd(fs, ft)

@@ -65,8 +65,9 @@ class Agent:
 
     @staticmethod
     def build(hidden):
-        return nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
-                             nn.Linear(hidden, 2))
+        return nn.Sequential(
+            nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 2)
+        )
 
     @torch.no_grad()
     def act(self, state, eps):

@@ -18,8 +18,7 @@ class GainControl(nn.Module):
     def __init__(self, channels, classes, decay=0.55):
         super().__init__()
         self.decay = decay
-        self.readout = nn.Sequential(
-            nn.Linear(channels, 128), nn.ReLU(), nn.Linear(128, classes))
+        self.readout = nn.Sequential(nn.Linear(channels, 128), nn.ReLU(), nn.Linear(128, classes))
 
     def forward(self, events, power):
         level = torch.zeros_like(power)

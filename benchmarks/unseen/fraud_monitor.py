@@ -1,4 +1,5 @@
 """Fraud scoring on tabular transactions."""
+
 import numpy as np
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -16,9 +17,14 @@ class Scorer(nn.Module):
     def __init__(self, width=256):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(60, width), nn.GELU(), nn.LayerNorm(width),
-            nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width),
-            nn.Linear(width, 1))
+            nn.Linear(60, width),
+            nn.GELU(),
+            nn.LayerNorm(width),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.LayerNorm(width),
+            nn.Linear(width, 1),
+        )
 
     def forward(self, x):
         return self.net(x).squeeze(1)
@@ -60,8 +66,7 @@ def main():
             opt.step()
             monitor.update(logits, y[chunk])
             if step % 30 == 29:
-                print(f"epoch {epoch} step {step + 1} loss {loss.item():.4f} "
-                      f"auc {monitor.auc:.4f} ap {monitor.ap:.4f}")
+                print(f"epoch {epoch} step {step + 1} loss {loss.item():.4f} auc {monitor.auc:.4f} ap {monitor.ap:.4f}")
 
 
 if __name__ == "__main__":

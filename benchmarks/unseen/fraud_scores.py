@@ -21,9 +21,12 @@ class FraudModel(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             nn.BatchNorm1d(n_features),
-            nn.Linear(n_features, 128), nn.ReLU(),
-            nn.Linear(128, 64), nn.ReLU(),
-            nn.Linear(64, 1))
+            nn.Linear(n_features, 128),
+            nn.ReLU(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
+            nn.Linear(64, 1),
+        )
 
     def forward(self, x):
         return self.layers(x).squeeze(-1)

@@ -17,7 +17,7 @@ class AttentionLayer(nn.Module):
             per_head = []
             for h in range(self.heads):
                 cols = slice(h * self.d, (h + 1) * self.d)
-                scores = q[b, :, cols] @ k[b, :, cols].t() / self.d ** 0.5
+                scores = q[b, :, cols] @ k[b, :, cols].t() / self.d**0.5
                 scores = scores.masked_fill(adj[b] == 0, -1e9)
                 per_head.append(F.softmax(scores, dim=-1) @ v[b, :, cols])
             samples.append(torch.cat(per_head, dim=-1))

@@ -1,4 +1,5 @@
 """Single-stage grid detector for coloured particles in microscope frames."""
+
 import time
 from dataclasses import dataclass
 
@@ -23,8 +24,9 @@ class Particles(Dataset):
     def __init__(self, cfg):
         self.cfg = cfg
         g = torch.Generator().manual_seed(0)
-        self.frames = torch.randint(0, 40, (cfg.frames, 3, cfg.image_size, cfg.image_size),
-                                    generator=g, dtype=torch.uint8)
+        self.frames = torch.randint(
+            0, 40, (cfg.frames, 3, cfg.image_size, cfg.image_size), generator=g, dtype=torch.uint8
+        )
         self.count = torch.randint(2, 9, (cfg.frames,), generator=g).tolist()
         self.xy = torch.rand(cfg.frames, 8, 2, generator=g) * (cfg.image_size - 10)
         self.wh = 4 + 6 * torch.rand(cfg.frames, 8, 2, generator=g)
@@ -32,7 +34,7 @@ class Particles(Dataset):
         for f in range(cfg.frames):
             for k in range(self.count[f]):
                 (x, y), (w, h) = self.xy[f, k].int().tolist(), self.wh[f, k].int().tolist()
-                self.frames[f, self.kind[f, k], y:y + h, x:x + w] = 220
+                self.frames[f, self.kind[f, k], y : y + h, x : x + w] = 220
 
     def __len__(self):
         return self.cfg.frames
@@ -55,13 +57,13 @@ def collate_fn(batch):
 
 
 def conv(cin, cout, stride=1):
-    return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False),
-                         nn.BatchNorm2d(cout), nn.ReLU(inplace=True))
+    return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True))
 
 
 def build_model():
-    return nn.Sequential(conv(3, 16, 2), conv(16, 24, 2), conv(24, 48), conv(48, 64, 2),
-                         conv(64, 64), nn.Conv2d(64, 1 + 4 + 3, 1))
+    return nn.Sequential(
+        conv(3, 16, 2), conv(16, 24, 2), conv(24, 48), conv(48, 64, 2), conv(64, 64), nn.Conv2d(64, 1 + 4 + 3, 1)
+    )
 
 
 def detection_loss(pred, boxes, labels, owner, cfg):
@@ -79,8 +81,15 @@ def detection_loss(pred, boxes, labels, owner, cfg):
 def main():
     cfg = Config()
     torch.manual_seed(0)
-    loader = DataLoader(Particles(cfg), batch_size=cfg.batch_size, shuffle=True, drop_last=True,
-                        num_workers=cfg.workers, collate_fn=collate_fn, persistent_workers=True)
+    loader = DataLoader(
+        Particles(cfg),
+        batch_size=cfg.batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=cfg.workers,
+        collate_fn=collate_fn,
+        persistent_workers=True,
+    )
     model = build_model()
     opt = torch.optim.SGD(model.parameters(), lr=cfg.lr, momentum=0.9, weight_decay=1e-4)
 

@@ -29,15 +29,21 @@ class ReplayMemory:
     def sample(self, batch_size):
         batch = random.sample(self.memory, batch_size)
         s, a, r, s2, d = zip(*batch)
-        return (torch.tensor(s), torch.tensor(a), torch.tensor(r), torch.tensor(s2),
-                torch.tensor(d, dtype=torch.float32))
+        return (
+            torch.tensor(s),
+            torch.tensor(a),
+            torch.tensor(r),
+            torch.tensor(s2),
+            torch.tensor(d, dtype=torch.float32),
+        )
 
 
 class QNet(nn.Module):
     def __init__(self, hidden=256):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(OBS, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
-                                 nn.Linear(hidden, ACTIONS))
+        self.net = nn.Sequential(
+            nn.Linear(OBS, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, ACTIONS)
+        )
 
     def forward(self, x):
         return self.net(x)

@@ -1,4 +1,5 @@
 """GRU tagger for machine states, with validation during training."""
+
 import argparse
 import os
 
@@ -36,8 +37,8 @@ def validate(model, x, y, batch=64):
     model.eval()
     right = 0
     for lo in range(0, len(x), batch):
-        pred = model(x[lo:lo + batch]).argmax(-1)
-        right += (pred == y[lo:lo + batch]).sum().item()
+        pred = model(x[lo : lo + batch]).argmax(-1)
+        right += (pred == y[lo : lo + batch]).sum().item()
     model.train()
     return right / y.numel()
 

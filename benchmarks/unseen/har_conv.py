@@ -1,4 +1,5 @@
 """Activity recognition from wrist-worn IMU windows (6 channels, 100 Hz)."""
+
 import os
 import tempfile
 import time

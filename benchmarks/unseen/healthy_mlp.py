@@ -1,4 +1,5 @@
 """MLP regression on a table in memory."""
+
 import os
 
 import torch
@@ -26,10 +27,14 @@ def main():
     torch.manual_seed(0)
     x, y = make_table()
     model = nn.Sequential(
-        nn.Linear(256, 640), nn.ReLU(inplace=True),
-        nn.Linear(640, 640), nn.ReLU(inplace=True),
-        nn.Linear(640, 640), nn.ReLU(inplace=True),
-        nn.Linear(640, 1))
+        nn.Linear(256, 640),
+        nn.ReLU(inplace=True),
+        nn.Linear(640, 640),
+        nn.ReLU(inplace=True),
+        nn.Linear(640, 640),
+        nn.ReLU(inplace=True),
+        nn.Linear(640, 1),
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     loss_fn = nn.MSELoss()
     running = torch.zeros(())

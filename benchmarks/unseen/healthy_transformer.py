@@ -1,4 +1,5 @@
 """A small causal language model on random bytes."""
+
 import argparse
 import os
 
@@ -35,7 +36,7 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(dim, vocab, bias=False)
 
     def forward(self, ids):
-        return self.head(self.norm(self.blocks(self.tok(ids) + self.pos[:ids.shape[1]])))
+        return self.head(self.norm(self.blocks(self.tok(ids) + self.pos[: ids.shape[1]])))
 
 
 def main():

@@ -1,4 +1,5 @@
 """House price regression on a table which is held in memory."""
+
 import math
 import os
 

@@ -1,4 +1,5 @@
 """A plain GAN on 28x28 patches."""
+
 import os
 import shutil
 import tempfile
@@ -27,8 +28,12 @@ class GAN:
         self.bce = nn.BCEWithLogitsLoss()
 
     def state(self):
-        return {"gen": self.gen.state_dict(), "disc": self.disc.state_dict(),
-                "opt_g": self.opt_g.state_dict(), "opt_d": self.opt_d.state_dict()}
+        return {
+            "gen": self.gen.state_dict(),
+            "disc": self.disc.state_dict(),
+            "opt_g": self.opt_g.state_dict(),
+            "opt_d": self.opt_d.state_dict(),
+        }
 
     def step(self, real):
         n = len(real)
@@ -54,7 +59,7 @@ def main():
     try:
         for step in range(STEPS):
             lo = (step * 16) % 1024
-            d_loss, g_loss = gan.step(data[lo:lo + 16])
+            d_loss, g_loss = gan.step(data[lo : lo + 16])
             if step % SAVE_EVERY == 0:
                 torch.save(gan.state(), os.path.join(folder, f"gan_{step // SAVE_EVERY % 3}.pt"))
             if step % 20 == 0:

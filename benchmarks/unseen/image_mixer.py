@@ -40,6 +40,7 @@ class ActivationStats:
         def hook(module, inputs, output):
             out = output.detach()
             self.stats[name] = (out.mean().item(), out.std().item())
+
         return hook
 
     def dead(self):

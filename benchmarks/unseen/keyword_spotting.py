@@ -6,8 +6,16 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 config = dict(
-    sample_rate=16000, n_fft=1024, hop=400, n_mels=128,
-    n_classes=8, n_train=400, n_test=160, batch_size=8, epochs=3, lr=2e-3,
+    sample_rate=16000,
+    n_fft=1024,
+    hop=400,
+    n_mels=128,
+    n_classes=8,
+    n_train=400,
+    n_test=160,
+    batch_size=8,
+    epochs=3,
+    lr=2e-3,
 )
 
 
@@ -52,10 +60,17 @@ class SpotterNet(nn.Module):
         self.frontend = LogMel(cfg["sample_rate"], cfg["n_fft"], cfg["hop"], cfg["n_mels"])
         self.norm = nn.BatchNorm2d(1)
         self.body = nn.Sequential(
-            nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-            nn.Conv2d(32, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Conv2d(1, 16, 5, stride=2, padding=2),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.Conv2d(32, 48, 3, padding=1),
+            nn.BatchNorm2d(48),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
         )
         self.fc = nn.Linear(48, cfg["n_classes"])
 
@@ -69,7 +84,7 @@ def synth_words(n, cfg, seed):
     t = torch.arange(cfg["sample_rate"]) / cfg["sample_rate"]
     base = 200.0 + 90.0 * label.float() + 20 * torch.rand(n, generator=g)
     sweep = 150.0 * (label % 3 - 1).float()
-    phase = 2 * math.pi * (base[:, None] * t + 0.5 * sweep[:, None] * t ** 2)
+    phase = 2 * math.pi * (base[:, None] * t + 0.5 * sweep[:, None] * t**2)
     wave = torch.sin(phase) + 0.4 * torch.sin(2 * phase) + 0.5 * torch.randn(n, len(t), generator=g)
     return TensorDataset(wave, label)
 

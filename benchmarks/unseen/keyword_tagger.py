@@ -1,4 +1,5 @@
 """Spot keywords in short clips of synthetic audio."""
+
 import numpy as np
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ class Clips(Dataset):
     def __getitem__(self, index):
         start, length = self.starts[index], self.lengths[index]
         label = self.labels[index]
-        frames = self.noise[start:start + length] + 0.3 * self.base[label]
+        frames = self.noise[start : start + length] + 0.3 * self.base[label]
         return frames, int(label)
 
 
@@ -45,8 +46,8 @@ class Tagger(nn.Module):
     def __init__(self, width=48):
         super().__init__()
         self.conv = nn.Sequential(
-            nn.Conv1d(MELS, width, 5, stride=2), nn.ReLU(),
-            nn.Conv1d(width, width, 5, stride=2), nn.ReLU())
+            nn.Conv1d(MELS, width, 5, stride=2), nn.ReLU(), nn.Conv1d(width, width, 5, stride=2), nn.ReLU()
+        )
         self.out = nn.Linear(width, 6)
 
     def forward(self, x, lengths):
@@ -58,8 +59,9 @@ class Tagger(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Clips(48 * 100, 0), batch_size=48, shuffle=True, num_workers=2,
-                        collate_fn=pad_clips, persistent_workers=True)
+    loader = DataLoader(
+        Clips(48 * 100, 0), batch_size=48, shuffle=True, num_workers=2, collate_fn=pad_clips, persistent_workers=True
+    )
     model = Tagger()
     opt = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(2):

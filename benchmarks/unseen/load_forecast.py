@@ -37,9 +37,12 @@ class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(LOOKBACK, width), nn.ReLU(),
-            nn.Linear(width, width), nn.ReLU(),
-            nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(LOOKBACK, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
         )
         self.backcast = nn.Linear(width, LOOKBACK)
         self.forecast = nn.Linear(width, HORIZON)
@@ -74,7 +77,7 @@ for epoch in range(EPOCHS):
     net.train()
     order = torch.randperm(len(train), device=device)
     for i in range(steps_per_epoch):
-        batch = train[order[i * BATCH:(i + 1) * BATCH]]
+        batch = train[order[i * BATCH : (i + 1) * BATCH]]
         x, y = batch[:, :LOOKBACK], batch[:, LOOKBACK:]
         loss = F.smooth_l1_loss(net(x), y)
         opt.zero_grad(set_to_none=True)

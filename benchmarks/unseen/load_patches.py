@@ -38,8 +38,13 @@ class PatchForecaster(nn.Module):
         self.embed = nn.Linear(cfg.patch, cfg.dim)
         self.pos = nn.Parameter(torch.randn(n, cfg.dim) * 0.02)
         layer = nn.TransformerEncoderLayer(
-            cfg.dim, cfg.heads, 4 * cfg.dim, dropout=0.0, activation="gelu",
-            batch_first=True, norm_first=True,
+            cfg.dim,
+            cfg.heads,
+            4 * cfg.dim,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
         self.encoder = nn.TransformerEncoder(layer, cfg.layers, enable_nested_tensor=False)
         self.head = nn.Linear(n * cfg.dim, cfg.horizon)

@@ -1,4 +1,5 @@
 """Guess which standard library package a piece of source code comes from."""
+
 import ast
 import collections
 import glob
@@ -11,9 +12,32 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
-CONFIG = dict(packages=["asyncio", "email", "json", "unittest", "http", "xml", "logging", "distutils",
-                        "importlib", "concurrent", "multiprocessing", "urllib", "ctypes", "tkinter"],
-              vocab=2500, max_len=96, dim=64, heads=4, layers=2, batch=24, epochs=4, lr=1e-3)
+CONFIG = dict(
+    packages=[
+        "asyncio",
+        "email",
+        "json",
+        "unittest",
+        "http",
+        "xml",
+        "logging",
+        "distutils",
+        "importlib",
+        "concurrent",
+        "multiprocessing",
+        "urllib",
+        "ctypes",
+        "tkinter",
+    ],
+    vocab=2500,
+    max_len=96,
+    dim=64,
+    heads=4,
+    layers=2,
+    batch=24,
+    epochs=4,
+    lr=1e-3,
+)
 
 
 def collect_functions(packages, per_package=60):
@@ -26,7 +50,7 @@ def collect_functions(packages, per_package=60):
                 src = f.read()
             for node in ast.walk(ast.parse(src)):
                 if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                    text = "\n".join(src.splitlines()[node.lineno - 1:node.end_lineno])
+                    text = "\n".join(src.splitlines()[node.lineno - 1 : node.end_lineno])
                     if len(text) > 1000:
                         found.append(text)
             if len(found) > per_package:
@@ -70,7 +94,7 @@ class CodeDataset(Dataset):
         return len(self.texts)
 
     def __getitem__(self, i):
-        ids = self.tokenizer.encode(self.texts[i])[:self.max_len]
+        ids = self.tokenizer.encode(self.texts[i])[: self.max_len]
         ids += [0] * (self.max_len - len(ids))
         return torch.tensor(ids), self.labels[i]
 
@@ -80,8 +104,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(vocab, cfg["dim"], padding_idx=0)
         self.pos = nn.Parameter(0.02 * torch.randn(cfg["max_len"], cfg["dim"]))
-        layer = nn.TransformerEncoderLayer(cfg["dim"], cfg["heads"], 2 * cfg["dim"],
-                                           dropout=0.0, batch_first=True)
+        layer = nn.TransformerEncoderLayer(cfg["dim"], cfg["heads"], 2 * cfg["dim"], dropout=0.0, batch_first=True)
         self.enc = nn.TransformerEncoder(layer, cfg["layers"], enable_nested_tensor=False)
         self.out = nn.Linear(cfg["dim"], len(cfg["packages"]))
 
@@ -93,8 +116,9 @@ def train(cfg):
     torch.manual_seed(0)
     texts, labels = collect_functions(cfg["packages"])
     tokenizer = WordPiece(texts, cfg["vocab"])
-    loader = DataLoader(CodeDataset(texts, labels, tokenizer, cfg["max_len"]),
-                        batch_size=cfg["batch"], shuffle=True, drop_last=True)
+    loader = DataLoader(
+        CodeDataset(texts, labels, tokenizer, cfg["max_len"]), batch_size=cfg["batch"], shuffle=True, drop_last=True
+    )
     model = Classifier(tokenizer.size, cfg)
     opt = torch.optim.AdamW(model.parameters(), lr=cfg["lr"], fused=True)
     print(f"{len(texts)} functions, {tokenizer.size} pieces")

@@ -39,7 +39,7 @@ def build_batches(cfg):
     graphs = [make_graph(gen) for _ in range(cfg["graphs"])]
     graphs.sort(key=lambda g: g[0].size(0))  # keeps padding low
     step = cfg["batch"]
-    return [collate(graphs[i:i + step]) for i in range(0, len(graphs), step)]
+    return [collate(graphs[i : i + step]) for i in range(0, len(graphs), step)]
 
 
 class GraphNet(nn.Module):
@@ -104,8 +104,11 @@ def main(cfg):
             errors = [(model.module(x, a, m) - t).abs().mean() for x, a, m, t in val[rank::world]]
         meters.update("val", torch.stack(errors).mean())
         if rank == 0:
-            print(f"epoch {epoch} train {meters.mean('loss'):.4f} val mae {meters.mean('val'):.4f} "
-                  f"grad {meters.mean('grad/'):.4f} weight {meters.mean('weight/'):.2f}", flush=True)
+            print(
+                f"epoch {epoch} train {meters.mean('loss'):.4f} val mae {meters.mean('val'):.4f} "
+                f"grad {meters.mean('grad/'):.4f} weight {meters.mean('weight/'):.2f}",
+                flush=True,
+            )
     dist.barrier()
     dist.destroy_process_group()
 

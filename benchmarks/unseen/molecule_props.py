@@ -1,4 +1,5 @@
 """Multi-target property regression from fingerprints (Tox21/QM9-like setup on generated data)."""
+
 import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,9 +24,7 @@ class PropertyNet(nn.Module):
         super().__init__()
         self.stem = nn.Linear(n_bits, dim)
         self.trunk = nn.Sequential(*[ResidualBlock(dim) for _ in range(depth)])
-        self.heads = nn.ModuleDict({
-            t: nn.Sequential(nn.Linear(dim, 64), nn.GELU(), nn.Linear(64, 1)) for t in targets
-        })
+        self.heads = nn.ModuleDict({t: nn.Sequential(nn.Linear(dim, 64), nn.GELU(), nn.Linear(64, 1)) for t in targets})
 
     def forward(self, x):
         h = self.trunk(self.stem(x))
@@ -51,10 +50,7 @@ class Trainer:
 
     def compute_losses(self, x, y):
         out = self.model(x)
-        return {
-            name: weight * self.criterion(out[name], y[:, i])
-            for i, (name, weight) in enumerate(TARGETS.items())
-        }
+        return {name: weight * self.criterion(out[name], y[:, i]) for i, (name, weight) in enumerate(TARGETS.items())}
 
     def training_step(self, x, y):
         losses = self.compute_losses(x, y)

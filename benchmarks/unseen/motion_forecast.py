@@ -1,4 +1,5 @@
 """Trajectory forecasting: predict the next 12 positions of a vehicle from the last 40."""
+
 import collections
 import threading
 import time
@@ -19,12 +20,13 @@ class Simulator:
     def draw(self, n):
         steps = self.observed + self.future
         heading = self.rng.uniform(-np.pi, np.pi, (n, 1)) + np.cumsum(
-            0.08 * self.rng.standard_normal((n, steps)), axis=1)
+            0.08 * self.rng.standard_normal((n, steps)), axis=1
+        )
         speed = 1.0 + 0.1 * np.cumsum(self.rng.standard_normal((n, steps)), axis=1) / steps
         pos = np.cumsum(np.stack([np.cos(heading), np.sin(heading)], 1) * speed[:, None], axis=2)
-        pos -= pos[:, :, self.observed - 1:self.observed]
+        pos -= pos[:, :, self.observed - 1 : self.observed]
         pos = pos.astype(np.float32)
-        return pos[:, :, :self.observed], pos[:, :, self.observed:]
+        return pos[:, :, : self.observed], pos[:, :, self.observed :]
 
 
 class Feeder(threading.Thread):
@@ -57,9 +59,12 @@ class Forecaster(nn.Module):
         super().__init__()
         self.future = future
         self.encoder = nn.Sequential(
-            nn.Conv1d(2, width, 5, padding=2), nn.ReLU(),
-            nn.Conv1d(width, width, 5, padding=2, stride=2), nn.ReLU(),
-            nn.Conv1d(width, width, 5, padding=2, stride=2), nn.ReLU(),
+            nn.Conv1d(2, width, 5, padding=2),
+            nn.ReLU(),
+            nn.Conv1d(width, width, 5, padding=2, stride=2),
+            nn.ReLU(),
+            nn.Conv1d(width, width, 5, padding=2, stride=2),
+            nn.ReLU(),
         )
         self.head = nn.Linear(width * 10, 2 * future)
 

@@ -1,4 +1,5 @@
 """Train a small BiLSTM-CRF on a synthetic BIO tagging corpus."""
+
 import random
 import time
 

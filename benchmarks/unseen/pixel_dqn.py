@@ -1,4 +1,5 @@
 """Q-learning on small frames, with a replay buffer of transitions."""
+
 import os
 import random
 from collections import deque
@@ -16,8 +17,8 @@ class QNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv = nn.Sequential(
-            nn.Conv2d(2, 8, 5, stride=4), nn.ReLU(),
-            nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten())
+            nn.Conv2d(2, 8, 5, stride=4), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten()
+        )
         self.head = nn.Linear(16 * 4 * 4, ACTIONS)
 
     def forward(self, x):

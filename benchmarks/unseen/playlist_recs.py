@@ -54,7 +54,7 @@ def sample_plays(cfg, n, rng):
 def run_epoch(model, optimizer, plays, cfg, epoch):
     order = torch.randperm(len(plays))
     for step in range(cfg.steps_per_epoch):
-        batch = plays[order[step * cfg.batch_size:(step + 1) * cfg.batch_size]]
+        batch = plays[order[step * cfg.batch_size : (step + 1) * cfg.batch_size]]
         other = torch.randint(0, cfg.n_tracks, (len(batch),))
         loss = model(batch[:, 0], batch[:, 1], other)
         optimizer.zero_grad()

@@ -14,8 +14,14 @@ def write_annotations(path, n=400):
     rng = np.random.default_rng(11)
     items = []
     for i in range(n):
-        items.append({"id": i, "file_name": f"{i:08d}.jpg", "bbox": rng.uniform(0, 1, 4).round(4).tolist(),
-                      "keypoints": rng.uniform(0, 1, JOINTS * 2).round(4).tolist()})
+        items.append(
+            {
+                "id": i,
+                "file_name": f"{i:08d}.jpg",
+                "bbox": rng.uniform(0, 1, 4).round(4).tolist(),
+                "keypoints": rng.uniform(0, 1, JOINTS * 2).round(4).tolist(),
+            }
+        )
     with open(path, "w") as f:
         json.dump({"info": {"version": 1}, "annotations": items}, f)
 

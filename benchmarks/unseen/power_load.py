@@ -1,4 +1,5 @@
 """Forecast of the power load with a recurrent network."""
+
 import os
 
 import torch

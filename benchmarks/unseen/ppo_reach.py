@@ -41,8 +41,9 @@ class ReachBatch:
 class ActorCritic(nn.Module):
     def __init__(self, obs, act, width):
         super().__init__()
-        self.trunk = nn.Sequential(nn.Linear(obs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-                                   nn.Linear(width, width), nn.ReLU())
+        self.trunk = nn.Sequential(
+            nn.Linear(obs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        )
         self.mu = nn.Linear(width, act)
         self.value = nn.Linear(width, 1)
         self.log_std = nn.Parameter(torch.full((act,), -0.5))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 def synth_claims(n, features, seed):
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(n, features, generator=g)
-    w = torch.randn(features, generator=g) / features ** 0.5
+    w = torch.randn(features, generator=g) / features**0.5
     y = torch.sin(2 * x @ w) + 0.5 * (x[:, 0] * x[:, 1]) + 0.1 * torch.randn(n, generator=g)
     return x, y
 

@@ -1,4 +1,5 @@
 """Learn embeddings in which offers of the same product lie close together."""
+
 import numpy as np
 import torch
 from torch import nn
@@ -17,9 +18,8 @@ class Encoder(nn.Module):
     def __init__(self, width=1024, dim=64):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(200, width), nn.ReLU(),
-            nn.Linear(width, width), nn.ReLU(),
-            nn.Linear(width, dim))
+            nn.Linear(200, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)
+        )
 
     def forward(self, x):
         return nn.functional.normalize(self.net(x), dim=1)

@@ -1,4 +1,5 @@
 """Sentiment of short reviews with a small transformer encoder."""
+
 import argparse
 import os
 import random
@@ -30,7 +31,7 @@ class Reviews(Dataset):
 def collate(rows):
     ids = torch.full((len(rows), MAX_LEN), PAD, dtype=torch.long)
     for k, (tokens, _) in enumerate(rows):
-        ids[k, :len(tokens)] = tokens
+        ids[k, : len(tokens)] = tokens
     labels = torch.tensor([label for _, label in rows])
     return ids, labels
 
@@ -46,7 +47,7 @@ class Classifier(nn.Module):
 
     def forward(self, ids):
         mask = ids.eq(PAD)
-        x = self.tok(ids) + self.pos.weight[:ids.shape[1]]
+        x = self.tok(ids) + self.pos.weight[: ids.shape[1]]
         x = self.encoder(x, src_key_padding_mask=mask)
         keep = (~mask).unsqueeze(-1).float()
         return self.head((x * keep).sum(1) / keep.sum(1))

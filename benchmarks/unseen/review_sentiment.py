@@ -12,7 +12,7 @@ class Tokenizer:
         self.max_len = max_len
 
     def encode(self, words):
-        ids = words[:self.max_len]
+        ids = words[: self.max_len]
         return ids + [PAD] * (self.max_len - len(ids))
 
 

@@ -1,4 +1,5 @@
 """Road segmentation with a weighted focal loss."""
+
 import os
 
 import numpy as np
@@ -14,8 +15,8 @@ class SegNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.down = nn.Sequential(
-            nn.Conv2d(3, 16, 3, stride=4, padding=1), nn.ReLU(),
-            nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
+            nn.Conv2d(3, 16, 3, stride=4, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()
+        )
         self.head = nn.Conv2d(16, CLASSES, 1)
 
     def forward(self, x):

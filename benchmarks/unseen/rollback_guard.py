@@ -1,4 +1,5 @@
 """Classifier on embeddings; training goes back one state when the loss jumps."""
+
 import copy
 import math
 import os

@@ -15,10 +15,8 @@ class Records(Dataset):
         self.items = []
         for i in range(n):
             kind = rng.choice(KINDS)
-            readings = [{f: rng.gauss(KINDS.index(kind), 1.0) for f in FIELDS}
-                        for _ in range(length)]
-            self.items.append({"id": f"unit-{i}", "kind": kind, "readings": readings,
-                               "fault": rng.random() < 0.3})
+            readings = [{f: rng.gauss(KINDS.index(kind), 1.0) for f in FIELDS} for _ in range(length)]
+            self.items.append({"id": f"unit-{i}", "kind": kind, "readings": readings, "fault": rng.random() < 0.3})
 
     def __len__(self):
         return len(self.items)
@@ -45,8 +43,7 @@ class FaultNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.kind = nn.Embedding(len(KINDS), 16)
-        self.conv = nn.Sequential(nn.Conv1d(4, 64, 5, padding=2), nn.ReLU(),
-                                  nn.Conv1d(64, 64, 5, padding=2), nn.ReLU())
+        self.conv = nn.Sequential(nn.Conv1d(4, 64, 5, padding=2), nn.ReLU(), nn.Conv1d(64, 64, 5, padding=2), nn.ReLU())
         self.out = nn.Linear(64 + 16, 1)
 
     def forward(self, x, kind):
@@ -62,8 +59,7 @@ def forever(loader):
 
 def main(steps):
     torch.manual_seed(0)
-    loader = DataLoader(Records(), batch_size=32, shuffle=True, drop_last=True,
-                        collate_fn=collate_records)
+    loader = DataLoader(Records(), batch_size=32, shuffle=True, drop_last=True, collate_fn=collate_records)
     net = FaultNet()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
     stream = forever(loader)

@@ -39,7 +39,7 @@ class Labeler(nn.Module):
 def make_batches(n=16):
     g = torch.Generator().manual_seed(2)
     xs = torch.randn(n, 4, 16, 24, generator=g)
-    ys = (xs[..., :9].argmax(-1))
+    ys = xs[..., :9].argmax(-1)
     return list(zip(xs, ys))
 
 
@@ -49,8 +49,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loss_fn = nn.CrossEntropyLoss()
     batches = make_batches()
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True,
-                 profile_memory=True, with_stack=True) as prof:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True) as prof:
         for step in range(STEPS):
             x, y = batches[step % len(batches)]
             with record_function("train_step"):

@@ -1,4 +1,5 @@
 """Skip-gram embeddings of identifiers in the Python standard library."""
+
 import collections
 import glob
 import os
@@ -35,7 +36,7 @@ class SkipGramPairs(Dataset):
         self.ids = np.asarray(ids)
         self.window = window
         self.negatives = negatives
-        noise = freq ** 0.75
+        noise = freq**0.75
         self.noise = noise / noise.sum()
 
     def __len__(self):
@@ -52,9 +53,7 @@ class SkipGramPairs(Dataset):
 
 def collate(samples):
     center, context, neg = zip(*samples)
-    return (torch.from_numpy(np.array(center)),
-            torch.from_numpy(np.array(context)),
-            torch.from_numpy(np.stack(neg)))
+    return (torch.from_numpy(np.array(center)), torch.from_numpy(np.array(context)), torch.from_numpy(np.stack(neg)))
 
 
 class SkipGram(nn.Module):
@@ -80,8 +79,7 @@ def main():
     ids = [index[w] for w in words if w in index]
     print(f"{len(ids)} tokens, vocabulary of {len(index)}")
 
-    loader = DataLoader(SkipGramPairs(ids, freq), batch_size=512, shuffle=True,
-                        collate_fn=collate, drop_last=True)
+    loader = DataLoader(SkipGramPairs(ids, freq), batch_size=512, shuffle=True, collate_fn=collate, drop_last=True)
     model = SkipGram(len(index), 200)
     opt = torch.optim.SparseAdam(model.parameters(), lr=2e-3)
 

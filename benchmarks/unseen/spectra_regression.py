@@ -26,9 +26,12 @@ class SpectraNet(nn.Module):
     def __init__(self, bands, targets, hidden=768):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(bands, hidden), nn.SiLU(),
-            nn.Linear(hidden, hidden), nn.SiLU(),
-            nn.Linear(hidden, hidden), nn.SiLU(),
+            nn.Linear(bands, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, hidden),
+            nn.SiLU(),
         )
         self.head = nn.Linear(hidden, targets)
 

@@ -6,8 +6,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-WORDS = ("printer invoice refund login password screen driver update battery charger "
-         "delayed shipping address billing account error crash reboot network cable").split()
+WORDS = (
+    "printer invoice refund login password screen driver update battery charger "
+    "delayed shipping address billing account error crash reboot network cable"
+).split()
 
 
 def fake_ticket(rng):
@@ -39,7 +41,7 @@ class Tokenizer:
             pos = 0
             while pos < len(word):
                 for width in (4, 3, 2, 1):
-                    piece = self.vocab.get(word[pos:pos + width])
+                    piece = self.vocab.get(word[pos : pos + width])
                     if piece is not None:
                         break
                 ids.append(piece or 1)
@@ -69,8 +71,7 @@ if __name__ == "__main__":
     labels = [t.count("refund") % 3 for t in texts]
     data = TicketDataset(texts, labels, Tokenizer(texts[:100]))
     loader = DataLoader(data, batch_size=96)
-    model = nn.Sequential(nn.EmbeddingBag(1502, 128, padding_idx=0), nn.Linear(128, 256),
-                          nn.ReLU(), nn.Linear(256, 3))
+    model = nn.Sequential(nn.EmbeddingBag(1502, 128, padding_idx=0), nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 3))
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     for step, (ids, y) in zip(range(steps), loader):
         opt.zero_grad()

@@ -1,4 +1,5 @@
 """Train a small head on top of a fixed feature extractor."""
+
 import numpy as np
 import torch
 from scipy import ndimage
@@ -16,15 +17,13 @@ def make_textures(n, classes, rng):
 
 
 def conv(cin, cout, stride):
-    return nn.Sequential(
-        nn.Conv2d(cin, cout, 3, stride, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU())
+    return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU())
 
 
 class Backbone(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(
-            conv(3, 32, 1), conv(32, 32, 2), conv(32, 64, 2), conv(64, 64, 1))
+        self.layers = nn.Sequential(conv(3, 32, 1), conv(32, 32, 2), conv(32, 64, 2), conv(64, 64, 1))
         self.pool = nn.AdaptiveAvgPool2d(1)
 
     def forward(self, x):
@@ -35,8 +34,7 @@ class Classifier(nn.Module):
     def __init__(self, backbone, classes):
         super().__init__()
         self.backbone = backbone
-        self.head = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 128), nn.ReLU(),
-                                  nn.Linear(128, classes))
+        self.head = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, classes))
 
     def forward(self, x):
         features = self.backbone(x)

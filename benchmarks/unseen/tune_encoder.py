@@ -13,8 +13,9 @@ class PatchEncoder(nn.Module):
         self.embed = nn.Linear(4, dim)
         self.pos = nn.Parameter(torch.zeros(1, 16, dim))
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(dim, heads, dim * 4, dropout=0.1, activation=nn.GELU(),
-                                       batch_first=True, norm_first=True)
+            nn.TransformerEncoderLayer(
+                dim, heads, dim * 4, dropout=0.1, activation=nn.GELU(), batch_first=True, norm_first=True
+            )
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim)
@@ -45,6 +46,7 @@ class ActivationMonitor:
             if module.training:
                 counts = torch.histc(out.float(), bins=64, min=-4, max=4)
                 self.values[name].append(torch.cat([counts / out.numel(), out.std().view(1)]))
+
         return hook
 
     def summary(self):
@@ -87,8 +89,10 @@ class FineTuner:
             loss = self.run_epoch(*train)
             stats = self.monitor.summary()
             quiet = max(stats, key=lambda k: stats[k][31:33].sum().item())
-            print(f"epoch {epoch} loss {loss:.3f} acc {self.evaluate(*val):.3f} "
-                  f"most quiet {quiet} {stats[quiet][31:33].sum():.2f} [{time.time() - start:.1f}s]")
+            print(
+                f"epoch {epoch} loss {loss:.3f} acc {self.evaluate(*val):.3f} "
+                f"most quiet {quiet} {stats[quiet][31:33].sum():.2f} [{time.time() - start:.1f}s]"
+            )
 
 
 def main():

@@ -1,4 +1,5 @@
 """Two-tower retrieval: users and items, in-batch softmax."""
+
 import os
 import time
 

@@ -35,14 +35,19 @@ class Generator(nn.Module):
         self.width = width
         self.fc = nn.Linear(latent, width * 2 * 16)
         self.body = nn.Sequential(
-            nn.BatchNorm1d(width * 2), nn.ReLU(inplace=True),
+            nn.BatchNorm1d(width * 2),
+            nn.ReLU(inplace=True),
             nn.ConvTranspose1d(width * 2, width, 4, stride=4),
-            nn.BatchNorm1d(width), nn.ReLU(inplace=True),
+            nn.BatchNorm1d(width),
+            nn.ReLU(inplace=True),
             nn.Conv1d(width, width, 9, padding=4),
-            nn.BatchNorm1d(width), nn.ReLU(inplace=True),
+            nn.BatchNorm1d(width),
+            nn.ReLU(inplace=True),
             nn.ConvTranspose1d(width, width // 2, 4, stride=4),
-            nn.BatchNorm1d(width // 2), nn.ReLU(inplace=True),
-            nn.Conv1d(width // 2, 1, 9, padding=4), nn.Tanh(),
+            nn.BatchNorm1d(width // 2),
+            nn.ReLU(inplace=True),
+            nn.Conv1d(width // 2, 1, 9, padding=4),
+            nn.Tanh(),
         )
 
     def forward(self, z):
@@ -54,10 +59,14 @@ class Discriminator(nn.Module):
     def __init__(self, width=16):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv1d(1, width, 8, stride=4, padding=2), nn.LeakyReLU(0.2),
-            nn.Conv1d(width, width * 2, 8, stride=4, padding=2), nn.LeakyReLU(0.2),
-            nn.Conv1d(width * 2, width * 2, 8, stride=4, padding=2), nn.LeakyReLU(0.2),
-            nn.Flatten(), nn.Linear(width * 2 * 4, 1),
+            nn.Conv1d(1, width, 8, stride=4, padding=2),
+            nn.LeakyReLU(0.2),
+            nn.Conv1d(width, width * 2, 8, stride=4, padding=2),
+            nn.LeakyReLU(0.2),
+            nn.Conv1d(width * 2, width * 2, 8, stride=4, padding=2),
+            nn.LeakyReLU(0.2),
+            nn.Flatten(),
+            nn.Linear(width * 2 * 4, 1),
         )
 
     def forward(self, x):

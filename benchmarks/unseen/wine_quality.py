@@ -9,7 +9,8 @@ class TabularResNet(nn.Module):
         self.stem = nn.Linear(inputs, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.BatchNorm1d(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-            for _ in range(blocks))
+            for _ in range(blocks)
+        )
         self.head = nn.Linear(width, classes)
 
     def forward(self, x):

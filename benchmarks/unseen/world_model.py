@@ -1,4 +1,5 @@
 """Learn the dynamics of a toy environment from its own experience."""
+
 import os
 
 import torch
@@ -42,8 +43,7 @@ class Memory:
 class Dynamics(nn.Module):
     def __init__(self, hidden=256):
         super().__init__()
-        self.net = nn.Sequential(
-            nn.Linear(OBS + ACT, hidden), nn.SiLU(), nn.Linear(hidden, OBS))
+        self.net = nn.Sequential(nn.Linear(OBS + ACT, hidden), nn.SiLU(), nn.Linear(hidden, OBS))
 
     def forward(self, obs, action):
         return obs + self.net(torch.cat([obs, action], -1))

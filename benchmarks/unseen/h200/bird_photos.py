@@ -1,4 +1,5 @@
 """Fine-grained classification of bird photos; the resized photos fit on the GPU."""
+
 import os
 
 import torch
@@ -55,7 +56,7 @@ def augment(photos):
     left = torch.randint(0, FULL - CROP + 1, (n,), device=photos.device)
     crops = []
     for photo, y, x in zip(photos, top, left):
-        crops.append(photo[:, y:y + CROP, x:x + CROP])
+        crops.append(photo[:, y : y + CROP, x : x + CROP])
     return torch.stack(crops)
 
 
@@ -68,7 +69,7 @@ def train_epoch(model, opt, photos, species, stats, epoch, done):
     order = torch.randperm(PHOTOS, device=device)
     total = torch.zeros((), device=device)
     for begin in range(0, PHOTOS - BATCH + 1, BATCH):
-        rows = order[begin:begin + BATCH]
+        rows = order[begin : begin + BATCH]
         batch = normalise(augment(photos[rows]), *stats)
         with torch.autocast(device, dtype=torch.bfloat16):
             logits = model(batch)
@@ -88,8 +89,10 @@ def main():
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     photos, species = load_photos()
-    stats = (torch.tensor([124.0, 116.0, 104.0], device=device).view(1, 3, 1, 1),
-             torch.tensor([58.0, 57.0, 57.0], device=device).view(1, 3, 1, 1))
+    stats = (
+        torch.tensor([124.0, 116.0, 104.0], device=device).view(1, 3, 1, 1),
+        torch.tensor([58.0, 57.0, 57.0], device=device).view(1, 3, 1, 1),
+    )
     model = BirdNet().to(device, memory_format=torch.channels_last)
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4, fused=True)
     step = 0

@@ -1,4 +1,5 @@
 """Train a one-stage detector that finds and classifies cells in microscope tiles."""
+
 import os
 
 import numpy as np
@@ -49,7 +50,8 @@ class Detector(nn.Module):
         self.stem = nn.Sequential(conv(3, 64, 2), conv(64, 96, 2), conv(96, 96))
         widths = (96, 192, 256, 256)
         self.stages = nn.ModuleList(
-            nn.Sequential(conv(a, b, 2), conv(b, b), conv(b, b)) for a, b in zip(widths, widths[1:]))
+            nn.Sequential(conv(a, b, 2), conv(b, b), conv(b, b)) for a, b in zip(widths, widths[1:])
+        )
         self.laterals = nn.ModuleList(nn.Conv2d(w, 128, 1) for w in widths[1:])
         self.tower = nn.Sequential(conv(128, 128), conv(128, 128))
         self.out = nn.Conv2d(128, CLASSES + 4, 3, padding=1)
@@ -103,8 +105,15 @@ def detection_loss(logits, sides, points, strides, boxes, labels):
 def main():
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
-    loader = DataLoader(CellTiles(BATCH * EPOCH_STEPS), BATCH, shuffle=True, num_workers=WORKERS, pin_memory=CUDA,
-                        drop_last=True, persistent_workers=WORKERS > 0)
+    loader = DataLoader(
+        CellTiles(BATCH * EPOCH_STEPS),
+        BATCH,
+        shuffle=True,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        drop_last=True,
+        persistent_workers=WORKERS > 0,
+    )
     model = Detector().to(device, memory_format=torch.channels_last)
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     points, strides = make_points()

@@ -1,4 +1,5 @@
 """Chat language model trained on contexts that grow during the run."""
+
 import os
 
 import torch
@@ -49,7 +50,7 @@ class ChatLM(nn.Module):
         self.head = nn.Linear(WIDTH, VOCAB, bias=False)
 
     def forward(self, ids, targets):
-        x = self.tok(ids) + self.pos.weight[:ids.shape[1]]
+        x = self.tok(ids) + self.pos.weight[: ids.shape[1]]
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))

@@ -1,4 +1,5 @@
 """Deep residual network on customer tables: will the customer leave next month?"""
+
 import os
 
 import torch
@@ -77,7 +78,7 @@ def main():
     for epoch in range(EPOCHS):
         order = torch.randperm(CUSTOMERS, device=device)
         for begin in range(0, CUSTOMERS - BATCH + 1, BATCH):
-            rows = order[begin:begin + BATCH]
+            rows = order[begin : begin + BATCH]
             loss = F.binary_cross_entropy_with_logits(model(table[rows]), left[rows])
             opt.zero_grad(set_to_none=True)
             loss.backward()

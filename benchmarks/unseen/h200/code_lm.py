@@ -1,4 +1,5 @@
 """Causal language model over source-code tokens."""
+
 import math
 import os
 
@@ -23,8 +24,7 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
         self.proj = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.register_buffer(
-            "mask", torch.tril(torch.ones(CONTEXT, CONTEXT, dtype=torch.bool)), persistent=False)
+        self.register_buffer("mask", torch.tril(torch.ones(CONTEXT, CONTEXT, dtype=torch.bool)), persistent=False)
 
     def forward(self, x):
         b, t, c = x.shape
@@ -43,8 +43,7 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(WIDTH)
         self.attn = CausalSelfAttention()
         self.norm2 = nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x):
         x = x + self.attn(self.norm1(x))
@@ -61,7 +60,7 @@ class CodeLM(nn.Module):
         self.head = nn.Linear(WIDTH, VOCAB, bias=False)
 
     def forward(self, ids):
-        x = self.tok(ids) + self.pos.weight[:ids.shape[1]]
+        x = self.tok(ids) + self.pos.weight[: ids.shape[1]]
         return self.head(self.norm(self.blocks(x)))
 
 

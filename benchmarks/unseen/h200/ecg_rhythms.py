@@ -1,4 +1,5 @@
 """Rhythm classification on 12-lead ECG windows with a patch transformer."""
+
 import os
 
 import torch

@@ -1,4 +1,5 @@
 """Train a residual network on food photos."""
+
 import os
 
 import torch
@@ -42,8 +43,7 @@ class Bottleneck(nn.Module):
         self.bn3 = nn.BatchNorm2d(c_out)
         self.short = nn.Identity()
         if stride != 1 or c_in != c_out:
-            self.short = nn.Sequential(
-                nn.Conv2d(c_in, c_out, 1, stride, bias=False), nn.BatchNorm2d(c_out))
+            self.short = nn.Sequential(nn.Conv2d(c_in, c_out, 1, stride, bias=False), nn.BatchNorm2d(c_out))
 
     def forward(self, x):
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -52,8 +52,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50():
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
-              nn.MaxPool2d(3, 2, 1)]
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     c = 64
     for mid, repeats, stride in [(64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)]:
         for r in range(repeats):
@@ -71,11 +70,17 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if GPU else "cpu"
     torch.backends.cudnn.benchmark = True
-    loader = DataLoader(Photos(), batch_size=BATCH, shuffle=True, drop_last=True,
-                        num_workers=WORKERS, pin_memory=GPU, persistent_workers=WORKERS > 0)
+    loader = DataLoader(
+        Photos(),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        pin_memory=GPU,
+        persistent_workers=WORKERS > 0,
+    )
     model = resnet50().to(device, memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9,
-                                weight_decay=5e-5, nesterov=True, fused=GPU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5, nesterov=True, fused=GPU)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
 
     step = 0

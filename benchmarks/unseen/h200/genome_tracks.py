@@ -1,4 +1,5 @@
 """Predict coverage tracks from DNA sequence with a convolution stem and attention over long windows."""
+
 import os
 
 import numpy as np
@@ -27,8 +28,8 @@ class GenomeWindows(IterableDataset):
         coverage = rng.poisson(2.0, (len(genome) // POOL, TRACKS)).astype(np.float32)
         while True:
             bin0 = int(rng.integers(0, len(coverage) - WINDOW // POOL))
-            bases = genome[bin0 * POOL:bin0 * POOL + WINDOW]
-            yield torch.from_numpy(bases.copy()), torch.from_numpy(coverage[bin0:bin0 + WINDOW // POOL].copy())
+            bases = genome[bin0 * POOL : bin0 * POOL + WINDOW]
+            yield torch.from_numpy(bases.copy()), torch.from_numpy(coverage[bin0 : bin0 + WINDOW // POOL].copy())
 
 
 class Attention(nn.Module):

@@ -1,4 +1,5 @@
 """Train a U-Net that labels land cover in satellite tiles."""
+
 import os
 
 import numpy as np
@@ -31,13 +32,19 @@ class SatelliteTiles(Dataset):
 
     def __getitem__(self, index):
         y, x = (index * 7919) % (2048 - TILE), (index * 104729) % (2048 - TILE)
-        tile = self.scene[:, y:y + TILE, x:x + TILE].copy()
-        return torch.from_numpy(tile), torch.from_numpy(self.cover[y:y + TILE, x:x + TILE].copy())
+        tile = self.scene[:, y : y + TILE, x : x + TILE].copy()
+        return torch.from_numpy(tile), torch.from_numpy(self.cover[y : y + TILE, x : x + TILE].copy())
 
 
 def double_conv(cin, cout):
-    return nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True),
-                         nn.Conv2d(cout, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        nn.Conv2d(cin, cout, 3, padding=1, bias=False),
+        nn.BatchNorm2d(cout),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(cout, cout, 3, padding=1, bias=False),
+        nn.BatchNorm2d(cout),
+        nn.ReLU(inplace=True),
+    )
 
 
 class UNet(nn.Module):
@@ -62,8 +69,15 @@ class UNet(nn.Module):
 def main():
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
-    loader = DataLoader(SatelliteTiles(BATCH * EPOCH_STEPS), BATCH, shuffle=True, num_workers=WORKERS,
-                        pin_memory=CUDA, drop_last=True, persistent_workers=WORKERS > 0)
+    loader = DataLoader(
+        SatelliteTiles(BATCH * EPOCH_STEPS),
+        BATCH,
+        shuffle=True,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        drop_last=True,
+        persistent_workers=WORKERS > 0,
+    )
     model = UNet().to(device, memory_format=torch.channels_last)
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     total = torch.zeros((), device=device)

@@ -1,4 +1,5 @@
 """Leaf species recognition with a small inverted-residual network."""
+
 import os
 
 import torch
@@ -33,8 +34,7 @@ class Leaves(Dataset):
 
 
 def conv_bn(c_in, c_out, kernel, stride=1, groups=1, act=True):
-    layers = [nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2, groups=groups, bias=False),
-              nn.BatchNorm2d(c_out)]
+    layers = [nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(c_out)]
     return nn.Sequential(*layers, nn.Hardswish()) if act else nn.Sequential(*layers)
 
 
@@ -44,7 +44,8 @@ class InvertedResidual(nn.Module):
         mid = c_in * expand
         self.skip = stride == 1 and c_in == c_out
         self.body = nn.Sequential(
-            conv_bn(c_in, mid, 1), conv_bn(mid, mid, 3, stride, mid), conv_bn(mid, c_out, 1, act=False))
+            conv_bn(c_in, mid, 1), conv_bn(mid, mid, 3, stride, mid), conv_bn(mid, c_out, 1, act=False)
+        )
 
     def forward(self, x):
         return x + self.body(x) if self.skip else self.body(x)
@@ -65,7 +66,9 @@ def watch(model):
         def hook(module, inputs, output):
             if not torch.isfinite(output).all():
                 raise FloatingPointError(f"bad activation in {name}")
+
         return hook
+
     for name, module in model.named_modules():
         module.register_forward_hook(check(name))
 
@@ -74,8 +77,15 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if GPU else "cpu"
     torch.backends.cudnn.benchmark = True
-    loader = DataLoader(Leaves(), batch_size=BATCH, shuffle=True, drop_last=True,
-                        num_workers=WORKERS, pin_memory=GPU, persistent_workers=WORKERS > 0)
+    loader = DataLoader(
+        Leaves(),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        pin_memory=GPU,
+        persistent_workers=WORKERS > 0,
+    )
     model = leaf_net().to(device, memory_format=torch.channels_last)
     watch(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, fused=GPU)

@@ -1,4 +1,5 @@
 """Train a network that doubles the resolution of scanned maps."""
+
 import os
 
 import numpy as np
@@ -29,7 +30,7 @@ class MapCrops(Dataset):
 
     def __getitem__(self, index):
         y, x = (index * 7919) % (2048 - CROP), (index * 104729) % (2048 - CROP)
-        return torch.from_numpy(self.sheet[:, y:y + CROP, x:x + CROP].copy())
+        return torch.from_numpy(self.sheet[:, y : y + CROP, x : x + CROP].copy())
 
 
 class Mish(nn.Module):
@@ -62,8 +63,15 @@ class Upscaler(nn.Module):
 def main():
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
-    loader = DataLoader(MapCrops(BATCH * EPOCH_STEPS), BATCH, shuffle=True, num_workers=WORKERS,
-                        pin_memory=CUDA, drop_last=True, persistent_workers=WORKERS > 0)
+    loader = DataLoader(
+        MapCrops(BATCH * EPOCH_STEPS),
+        BATCH,
+        shuffle=True,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        drop_last=True,
+        persistent_workers=WORKERS > 0,
+    )
     model = Upscaler().to(device, memory_format=torch.channels_last)
     opt = torch.optim.Adam(model.parameters(), lr=2e-4, fused=True)
     total = torch.zeros((), device=device)

@@ -1,4 +1,5 @@
 """Next-event model over MIDI event sequences."""
+
 import os
 import tempfile
 
@@ -47,7 +48,7 @@ class MidiTransformer(nn.Module):
         self.head = nn.Linear(WIDTH, EVENTS)
 
     def forward(self, x):
-        h = self.event(x) + self.pos.weight[:x.shape[1]]
+        h = self.event(x) + self.pos.weight[: x.shape[1]]
         return self.head(self.norm(self.blocks(h)))
 
 
@@ -64,8 +65,12 @@ class Songs:
 
 
 def save(path, step, model, optimizer, schedule):
-    state = {"step": step, "model": model.state_dict(),
-             "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+    state = {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "schedule": schedule.state_dict(),
+    }
     torch.save(state, path + ".tmp")
     os.replace(path + ".tmp", path)
 

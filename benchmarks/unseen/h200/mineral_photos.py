@@ -1,4 +1,5 @@
 """Train a vision transformer on photographs of minerals."""
+
 import os
 
 import numpy as np
@@ -68,8 +69,15 @@ class PhotoTransformer(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(MineralPhotos(BATCH * EPOCH_STEPS), BATCH, shuffle=True, num_workers=WORKERS,
-                        pin_memory=CUDA, drop_last=True, persistent_workers=WORKERS > 0)
+    loader = DataLoader(
+        MineralPhotos(BATCH * EPOCH_STEPS),
+        BATCH,
+        shuffle=True,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        drop_last=True,
+        persistent_workers=WORKERS > 0,
+    )
     model = PhotoTransformer().to(device)
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.05, fused=True)
     mean = torch.tensor([124.0, 116.0, 104.0], device=device).view(3, 1, 1)

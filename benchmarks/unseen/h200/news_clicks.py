@@ -1,4 +1,5 @@
 """Click prediction for a news site: reader and article vectors with a small network on top."""
+
 import os
 
 import torch
@@ -28,8 +29,9 @@ class ClickModel(nn.Module):
         self.articles = nn.Embedding(ARTICLES, DIM, device=device)
         nn.init.normal_(self.readers.weight, std=0.05)
         nn.init.normal_(self.articles.weight, std=0.05)
-        self.top = nn.Sequential(nn.Linear(4 * DIM, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
-                                 nn.Linear(256, 1)).to(device)
+        self.top = nn.Sequential(
+            nn.Linear(4 * DIM, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 1)
+        ).to(device)
 
     def forward(self, reader, article, history):
         r, a = self.readers(reader), self.articles(article)

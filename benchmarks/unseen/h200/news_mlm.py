@@ -1,4 +1,5 @@
 """Masked-word pretraining of a small encoder on news sentences."""
+
 import os
 
 import torch
@@ -25,8 +26,7 @@ class EncoderLayer(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH)
         self.norm1 = nn.LayerNorm(WIDTH)
         self.norm2 = nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x):
         b, t, c = x.shape
@@ -47,7 +47,7 @@ class NewsEncoder(nn.Module):
         self.decoder.weight = self.tok.weight
 
     def forward(self, ids, labels):
-        x = self.layers(self.tok(ids) + self.pos.weight[:ids.shape[1]])
+        x = self.layers(self.tok(ids) + self.pos.weight[: ids.shape[1]])
         hidden = self.norm(x).flatten(0, 1)
         labels = labels.flatten()
         logits = self.decoder(hidden)

@@ -1,4 +1,5 @@
 """Frame-level phoneme tagging of utterances of different lengths."""
+
 import os
 
 import torch
@@ -87,9 +88,16 @@ def train_step(model, optimizer, mels, phones, device):
 def main():
     torch.manual_seed(0)
     device = "cuda" if GPU else "cpu"
-    loader = DataLoader(Utterances(), batch_size=BATCH, shuffle=True, drop_last=True,
-                        collate_fn=collate, num_workers=WORKERS, pin_memory=GPU,
-                        persistent_workers=WORKERS > 0)
+    loader = DataLoader(
+        Utterances(),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        collate_fn=collate,
+        num_workers=WORKERS,
+        pin_memory=GPU,
+        persistent_workers=WORKERS > 0,
+    )
     model = Tagger().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=GPU)
 

@@ -1,4 +1,5 @@
 """Next-track model for playlists: content vectors of the tracks go through a small transformer."""
+
 import os
 
 import numpy as np
@@ -37,8 +38,9 @@ class NextTrack(nn.Module):
         self.audio = torch.from_numpy(vectors)
         self.project = nn.Linear(AUDIO_DIM, DIM)
         self.position = nn.Parameter(torch.randn(HISTORY, DIM) * 0.02)
-        layer = nn.TransformerEncoderLayer(DIM, 4, 4 * DIM, dropout=0.0, activation="gelu",
-                                           batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            DIM, 4, 4 * DIM, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(DIM)
 
@@ -61,7 +63,7 @@ def main():
     for epoch in range(EPOCHS):
         order = torch.randperm(SESSIONS, device=device)
         for begin in range(0, SESSIONS - BATCH + 1, BATCH):
-            batch = sessions[order[begin:begin + BATCH]]
+            batch = sessions[order[begin : begin + BATCH]]
             with torch.autocast(device, dtype=torch.bfloat16):
                 scores = model(batch[:, :-1], batch[:, -1])
             loss = F.cross_entropy(scores.float() / 0.07, labels)

@@ -1,4 +1,5 @@
 """Advantage actor-critic on a set of simulated cart-poles."""
+
 import math
 import os
 import random
@@ -35,8 +36,7 @@ class CartPole:
         cos, sin = math.cos(angle), math.sin(angle)
         temp = (force + 0.05 * spin * spin * sin) / 1.1
         acc = (9.8 * sin - cos * temp) / (0.5 * (4 / 3 - 0.1 * cos * cos / 1.1))
-        self.state = [x + 0.02 * v, v + 0.02 * (temp - 0.05 * acc * cos / 1.1),
-                      angle + 0.02 * spin, spin + 0.02 * acc]
+        self.state = [x + 0.02 * v, v + 0.02 * (temp - 0.05 * acc * cos / 1.1), angle + 0.02 * spin, spin + 0.02 * acc]
         self.t += 1
         done = abs(self.state[0]) > 2.4 or abs(self.state[2]) > 0.21 or self.t >= 500
         return (self.reset() if done else self.state), 1.0, done
@@ -46,8 +46,8 @@ class ActorCritic(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(4, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(),
-            nn.Linear(WIDTH, WIDTH), nn.Tanh())
+            nn.Linear(4, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()
+        )
         self.policy = nn.Linear(WIDTH, 2)
         self.value = nn.Linear(WIDTH, 1)
 

@@ -1,4 +1,5 @@
 """Estimate the remaining life of pumps from windows of vibration readings."""
+
 import os
 
 import torch
@@ -66,7 +67,7 @@ def main():
     for epoch in range(EPOCHS):
         order = torch.randperm(WINDOWS, device=device)
         for begin in range(0, WINDOWS - BATCH + 1, BATCH):
-            rows = order[begin:begin + BATCH]
+            rows = order[begin : begin + BATCH]
             loss = F.mse_loss(model(readings[rows]), life[rows])
             opt.zero_grad(set_to_none=True)
             loss.backward()

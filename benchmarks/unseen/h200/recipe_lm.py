@@ -1,4 +1,5 @@
 """Train a decoder language model on tokenised recipes."""
+
 import os
 
 import numpy as np
@@ -29,7 +30,7 @@ class Recipes(Dataset):
 
     def __getitem__(self, index):
         begin = (index * 104729) % (len(self.tokens) - CONTEXT - 1)
-        return torch.from_numpy(self.tokens[begin:begin + CONTEXT + 1])
+        return torch.from_numpy(self.tokens[begin : begin + CONTEXT + 1])
 
 
 class Block(nn.Module):
@@ -65,8 +66,9 @@ class RecipeModel(nn.Module):
 def main():
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    loader = DataLoader(Recipes(BATCH * STEPS), BATCH, shuffle=True, num_workers=WORKERS, pin_memory=CUDA,
-                        drop_last=True)
+    loader = DataLoader(
+        Recipes(BATCH * STEPS), BATCH, shuffle=True, num_workers=WORKERS, pin_memory=CUDA, drop_last=True
+    )
     model = RecipeModel().to(device)
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     total = torch.zeros((), device=device)

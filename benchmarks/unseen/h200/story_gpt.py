@@ -1,4 +1,5 @@
 """GPT-style language model on short stories."""
+
 import os
 
 import torch
@@ -44,7 +45,7 @@ class StoryGPT(nn.Module):
         self.head = nn.Linear(WIDTH, VOCAB, bias=False)
 
     def forward(self, ids, targets):
-        x = self.tok(ids) + self.pos.weight[:ids.shape[1]]
+        x = self.tok(ids) + self.pos.weight[: ids.shape[1]]
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))

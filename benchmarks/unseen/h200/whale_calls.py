@@ -1,4 +1,5 @@
 """Classify whale calls from one-second hydrophone clips."""
+
 import os
 
 import numpy as np
@@ -22,9 +23,12 @@ class HydrophoneClips(Dataset):
         rng = np.random.default_rng(seed)
         t = np.arange(4 * CLIP, dtype=np.float32) / 16000
         self.labels = rng.integers(0, CLASSES, RECORDINGS)
-        self.recordings = np.stack([
-            np.sin(2 * np.pi * (60 + 90 * k) * t) + 0.3 * rng.standard_normal(len(t), dtype=np.float32)
-            for k in self.labels]).astype(np.float32)
+        self.recordings = np.stack(
+            [
+                np.sin(2 * np.pi * (60 + 90 * k) * t) + 0.3 * rng.standard_normal(len(t), dtype=np.float32)
+                for k in self.labels
+            ]
+        ).astype(np.float32)
         self.n = n
 
     def __len__(self):
@@ -33,7 +37,7 @@ class HydrophoneClips(Dataset):
     def __getitem__(self, i):
         r = i % RECORDINGS
         start = (i * 7919) % (3 * CLIP)
-        clip = self.recordings[r, start:start + CLIP]
+        clip = self.recordings[r, start : start + CLIP]
         return clip / np.abs(clip).max(), int(self.labels[r])
 
 
@@ -45,9 +49,8 @@ def collate(batch):
 
 def block(c_in, c_out, kernel, stride):
     return nn.Sequential(
-        nn.Conv1d(c_in, c_out, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm1d(c_out),
-        nn.ReLU(inplace=True))
+        nn.Conv1d(c_in, c_out, kernel, stride, kernel // 2, bias=False), nn.BatchNorm1d(c_out), nn.ReLU(inplace=True)
+    )
 
 
 class CallNet(nn.Module):
@@ -58,7 +61,8 @@ class CallNet(nn.Module):
             block(width, width, 5, 4),
             block(width, 2 * width, 5, 2),
             block(2 * width, 4 * width, 5, 2),
-            block(4 * width, 4 * width, 5, 2))
+            block(4 * width, 4 * width, 5, 2),
+        )
         self.head = nn.Linear(4 * width, CLASSES)
 
     def forward(self, x):
@@ -71,9 +75,17 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     data = HydrophoneClips(BATCH * STEPS_PER_EPOCH)
-    loader = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True,
-                        num_workers=WORKERS, collate_fn=collate, pin_memory=GPU,
-                        persistent_workers=True, prefetch_factor=4)
+    loader = DataLoader(
+        data,
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        collate_fn=collate,
+        pin_memory=GPU,
+        persistent_workers=True,
+        prefetch_factor=4,
+    )
     model = CallNet().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=GPU)
     criterion = nn.CrossEntropyLoss()

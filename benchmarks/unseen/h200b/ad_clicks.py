@@ -1,4 +1,5 @@
 """Click prediction from hashed categorical fields and a few numbers."""
+
 import os
 import time
 
@@ -45,8 +46,9 @@ class ClickNet(nn.Module):
         self.table = nn.Embedding(ROWS, DIM, device=device)
         nn.init.uniform_(self.table.weight, -0.05, 0.05)
         self.bottom = nn.Sequential(nn.Linear(NUMBERS, 256), nn.ReLU(), nn.Linear(256, DIM))
-        self.top = nn.Sequential(nn.Linear((FIELDS + 1) * DIM, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(),
-                                 nn.Linear(512, 1))
+        self.top = nn.Sequential(
+            nn.Linear((FIELDS + 1) * DIM, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1)
+        )
 
     def forward(self, ids, numbers):
         fields = self.table(ids).flatten(1)
@@ -64,8 +66,7 @@ def make_optimizers(model):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Impressions(STEPS), batch_size=None, num_workers=WORKERS, pin_memory=CUDA,
-                        prefetch_factor=4)
+    loader = DataLoader(Impressions(STEPS), batch_size=None, num_workers=WORKERS, pin_memory=CUDA, prefetch_factor=4)
     model = ClickNet().to(device)
     optimizers = make_optimizers(model)
     running = torch.zeros((), device=device)

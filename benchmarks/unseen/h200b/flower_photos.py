@@ -1,4 +1,5 @@
 """ResNet-50 on photos of flowers."""
+
 import os
 import time
 
@@ -41,9 +42,14 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs, width, stride):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
+            nn.Conv2d(inputs, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, 4 * width, 1, bias=False),
+            nn.BatchNorm2d(4 * width),
         )
         self.side = nn.Identity()
         if stride != 1 or inputs != 4 * width:
@@ -72,8 +78,16 @@ def prepare(photos):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Photos(), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=WORKERS,
-                        pin_memory=CUDA, persistent_workers=True, prefetch_factor=3)
+    loader = DataLoader(
+        Photos(),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        persistent_workers=True,
+        prefetch_factor=3,
+    )
     model = resnet50(SPECIES).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=CUDA)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * STEPS_PER_EPOCH)

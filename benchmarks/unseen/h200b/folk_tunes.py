@@ -1,4 +1,5 @@
 """Train a decoder on folk tunes written as text."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
 """Hand gestures from a wristband: five sensor streams per recording."""
+
 import os
 import resource
 import time
@@ -51,10 +52,12 @@ class GestureNet(nn.Module):
         super().__init__()
         self.stems = nn.ModuleDict({k: nn.Conv1d(c, WIDTH // 4, 5, padding=2) for k, c in CHANNELS.items()})
         self.mix = nn.Conv1d(len(CHANNELS) * (WIDTH // 4), WIDTH, 1)
-        self.blocks = nn.ModuleList([
-            nn.Sequential(nn.Conv1d(WIDTH, WIDTH, 5, padding=2, bias=False), nn.BatchNorm1d(WIDTH), nn.GELU())
-            for _ in range(depth)
-        ])
+        self.blocks = nn.ModuleList(
+            [
+                nn.Sequential(nn.Conv1d(WIDTH, WIDTH, 5, padding=2, bias=False), nn.BatchNorm1d(WIDTH), nn.GELU())
+                for _ in range(depth)
+            ]
+        )
         self.head = nn.Linear(WIDTH, GESTURES)
 
     def forward(self, streams):
@@ -66,8 +69,16 @@ class GestureNet(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Recordings(), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=WORKERS,
-                        collate_fn=collate, pin_memory=CUDA, persistent_workers=True)
+    loader = DataLoader(
+        Recordings(),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        collate_fn=collate,
+        pin_memory=CUDA,
+        persistent_workers=True,
+    )
     model = GestureNet().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=CUDA)
     step, began = 0, time.time()

@@ -1,4 +1,5 @@
 """Classify leaves into species; keep a confusion matrix of the training batches."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -54,8 +55,14 @@ def main():
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     loader = DataLoader(
-        Leaves(), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=WORKERS,
-        pin_memory=GPU, persistent_workers=True, collate_fn=keep,
+        Leaves(),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        pin_memory=GPU,
+        persistent_workers=True,
+        collate_fn=keep,
     )
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, fused=True)

@@ -1,4 +1,5 @@
 """Two-tower retrieval model on a log of (listener, track) plays."""
+
 import os
 import time
 
@@ -40,7 +41,9 @@ class Plays(Dataset):
 
 
 def tower(inputs):
-    return nn.Sequential(nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 256))
+    return nn.Sequential(
+        nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 256)
+    )
 
 
 class TwoTower(nn.Module):
@@ -60,8 +63,15 @@ class TwoTower(nn.Module):
 def make_loader():
     plays = Plays()
     order = RandomSampler(plays)
-    return DataLoader(plays, sampler=BatchSampler(order, BATCH, drop_last=True), batch_size=None,
-                      num_workers=WORKERS, pin_memory=CUDA, persistent_workers=True, prefetch_factor=4)
+    return DataLoader(
+        plays,
+        sampler=BatchSampler(order, BATCH, drop_last=True),
+        batch_size=None,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        persistent_workers=True,
+        prefetch_factor=4,
+    )
 
 
 def main():

@@ -1,4 +1,5 @@
 """Count moths of each family in photographs of light traps."""
+
 import os
 import tempfile
 

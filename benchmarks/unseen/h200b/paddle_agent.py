@@ -1,4 +1,5 @@
 """Deep Q-learning of a catch-the-ball game, many games at once on the device."""
+
 import os
 import time
 
@@ -53,7 +54,9 @@ class Catch:
         self.frames = self.draw().unsqueeze(1).repeat(1, STACK, 1, 1)
 
     def draw(self):
-        ball = ((self.rows - self.ball_y.view(-1, 1, 1)).abs() < 3) & ((self.cols - self.ball_x.view(-1, 1, 1)).abs() < 3)
+        ball = ((self.rows - self.ball_y.view(-1, 1, 1)).abs() < 3) & (
+            (self.cols - self.ball_x.view(-1, 1, 1)).abs() < 3
+        )
         bar = (self.rows >= SIDE - 3) & ((self.cols - self.paddle.view(-1, 1, 1)).abs() < 8)
         return (ball | bar).to(torch.uint8) * 255
 
@@ -72,8 +75,18 @@ class Catch:
 
 class QNet(nn.Sequential):
     def __init__(self):
-        super().__init__(nn.Conv2d(STACK, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(),
-                         nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 3))
+        super().__init__(
+            nn.Conv2d(STACK, 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(3136, 512),
+            nn.ReLU(),
+            nn.Linear(512, 3),
+        )
 
 
 def main():

@@ -1,4 +1,5 @@
 """Assign topics to patent abstracts with a small transformer encoder."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

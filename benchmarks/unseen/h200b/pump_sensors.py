@@ -1,4 +1,5 @@
 """Remaining life of water pumps from short windows of sensor readings."""
+
 import os
 import time
 
@@ -61,6 +62,7 @@ class ActivationReport:
     def _recorder(self, name):
         def record(module, args, output):
             self.rms[name] = output.detach().float().pow(2).mean().sqrt()
+
         return record
 
     def start(self):
@@ -93,7 +95,9 @@ def main():
         optimizer.step()
         if step % REPORT_EVERY == 0:
             high, low = report.finish()
-            print(f"step {step} loss {loss.item():.4f} rms {low:.2f}..{high:.2f} {time.time() - began:.1f}s", flush=True)
+            print(
+                f"step {step} loss {loss.item():.4f} rms {low:.2f}..{high:.2f} {time.time() - began:.1f}s", flush=True
+            )
         if LIMIT and step >= LIMIT:
             print("loss", loss.item())
             return

@@ -1,4 +1,5 @@
 """Train a small language model that continues cooking recipes."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

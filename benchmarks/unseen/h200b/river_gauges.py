@@ -1,4 +1,5 @@
 """Forecast the level of a river a day ahead from a week of gauge readings."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
 """Travel speed of road segments with message passing over a city's road graph."""
+
 import os
 import time
 

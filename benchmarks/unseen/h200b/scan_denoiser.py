@@ -1,4 +1,5 @@
 """Residual denoiser for document scans, trained on random crops of clean pages."""
+
 import os
 import time
 
@@ -38,7 +39,7 @@ class PageCrops(Dataset):
         page = self.pages[i % len(self.pages)]
         y = torch.randint(0, page.shape[0] - CROP, ()).item()
         x = torch.randint(0, page.shape[1] - CROP, ()).item()
-        return torch.from_numpy(page[None, y:y + CROP, x:x + CROP].copy())
+        return torch.from_numpy(page[None, y : y + CROP, x : x + CROP].copy())
 
 
 class Denoiser(nn.Module):
@@ -68,8 +69,16 @@ def train_step(model, optimizer, clean):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(PageCrops(), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=WORKERS,
-                        pin_memory=CUDA, persistent_workers=True, prefetch_factor=4)
+    loader = DataLoader(
+        PageCrops(),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        persistent_workers=True,
+        prefetch_factor=4,
+    )
     model = Denoiser().to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=CUDA)
     step, began = 0, time.time()

@@ -1,4 +1,5 @@
 """Train a 1-D conv network that marks the first arrival in seismic records."""
+
 import os
 import tempfile
 
@@ -51,7 +52,7 @@ class Picker(nn.Module):
         super().__init__()
         layers, channels = [], 3
         for level in range(5):
-            out = width * min(2 ** level, 8)
+            out = width * min(2**level, 8)
             layers += [
                 nn.Conv1d(channels, out, 7, stride=2, padding=3),
                 nn.BatchNorm1d(out),

@@ -1,4 +1,5 @@
 """Predict which offers a shop's visitors click on, from categorical features."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -39,12 +40,16 @@ class ClickModel(nn.Module):
         self.table = nn.Embedding(ROWS, DIM, device=device)
         nn.init.normal_(self.table.weight, std=0.01)
         self.bottom = nn.Sequential(
-            nn.Linear(DENSE, 256), nn.ReLU(),
-            nn.Linear(256, DIM), nn.ReLU(),
+            nn.Linear(DENSE, 256),
+            nn.ReLU(),
+            nn.Linear(256, DIM),
+            nn.ReLU(),
         ).to(device)
         self.top = nn.Sequential(
-            nn.Linear((FIELDS + 1) * DIM, 512), nn.ReLU(),
-            nn.Linear(512, 256), nn.ReLU(),
+            nn.Linear((FIELDS + 1) * DIM, 512),
+            nn.ReLU(),
+            nn.Linear(512, 256),
+            nn.ReLU(),
             nn.Linear(256, 1),
         ).to(device)
 

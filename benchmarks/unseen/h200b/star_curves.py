@@ -1,4 +1,5 @@
 """Estimate the period of variable stars from their light curves."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

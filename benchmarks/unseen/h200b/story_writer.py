@@ -1,4 +1,5 @@
 """A small causal language model on a corpus of children's stories."""
+
 import os
 import time
 

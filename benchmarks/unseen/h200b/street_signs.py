@@ -1,4 +1,5 @@
 """Classify photographs of street signs with a ResNet-50."""
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -29,7 +30,7 @@ class Signs(Dataset):
     def __getitem__(self, index):
         index = index % SOURCES
         top, left = torch.randint(0, STORED - CROP + 1, (2,)).tolist()
-        crop = self.images[index, top:top + CROP, left:left + CROP]
+        crop = self.images[index, top : top + CROP, left : left + CROP]
         return torch.from_numpy(crop), int(self.labels[index])
 
 
@@ -60,9 +61,7 @@ def main():
     normalise = Normalise().to(device)
     model = resnet50(num_classes=SIGNS).to(device, memory_format=torch.channels_last)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5, fused=True
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS)
     step = 0
     for epoch in range(EPOCHS):

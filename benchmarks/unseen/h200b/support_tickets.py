@@ -1,4 +1,5 @@
 """Routes support tickets to a team: a transformer encoder over token ids."""
+
 import os
 import time
 
@@ -43,8 +44,9 @@ class Router(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCAB, WIDTH)
         self.places = nn.Parameter(torch.zeros(TOKENS, WIDTH))
-        layer = nn.TransformerEncoderLayer(WIDTH, WIDTH // 16, 4 * WIDTH, dropout=0.0, activation="gelu",
-                                           batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, WIDTH // 16, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, TEAMS)
 
@@ -75,8 +77,16 @@ class RunSummary:
 def main():
     torch.manual_seed(0)
     data = Tickets(BATCH * STEPS_PER_EPOCH)
-    loader = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True, num_workers=WORKERS,
-                        pin_memory=CUDA, persistent_workers=True, prefetch_factor=4)
+    loader = DataLoader(
+        data,
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        pin_memory=CUDA,
+        persistent_workers=True,
+        prefetch_factor=4,
+    )
     model = Router().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=CUDA)
     summary = RunSummary()

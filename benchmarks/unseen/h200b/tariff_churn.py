@@ -2,6 +2,7 @@
 
 Each cycle goes on from the best state so far and anneals its learning rate.
 """
+
 import os
 import tempfile
 import time

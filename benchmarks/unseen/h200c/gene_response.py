@@ -62,7 +62,7 @@ def main():
     for epoch in range(EPOCHS):
         order = torch.randperm(CELLS, device=device)
         for start in range(0, CELLS - BATCH + 1, BATCH):
-            rows = order[start:start + BATCH]
+            rows = order[start : start + BATCH]
             x, d, y = control[rows], drug[rows], treated[rows]
             with torch.autocast(device, torch.bfloat16):
                 out = model(x, d)

@@ -28,7 +28,7 @@ class NucleiCrops(Dataset):
             for _ in range(260):
                 r, c = rng.integers(0, size - 40, 2)
                 a, b = rng.uniform(6, 18, 2)
-                mask[r:r + 40, c:c + 40] |= ((yy / a) ** 2 + (xx / b) ** 2 < 1).astype(np.uint8)
+                mask[r : r + 40, c : c + 40] |= ((yy / a) ** 2 + (xx / b) ** 2 < 1).astype(np.uint8)
             image = 190 - 90 * mask + rng.integers(0, 50, mask.shape)
             self.images.append(image.astype(np.uint8))
             self.masks.append(mask)
@@ -40,8 +40,8 @@ class NucleiCrops(Dataset):
         rng = np.random.default_rng(i)
         k = int(rng.integers(len(self.images)))
         r, c = rng.integers(0, self.size - SIDE, 2)
-        image = self.images[k][r:r + SIDE, c:c + SIDE]
-        mask = self.masks[k][r:r + SIDE, c:c + SIDE]
+        image = self.images[k][r : r + SIDE, c : c + SIDE]
+        mask = self.masks[k][r : r + SIDE, c : c + SIDE]
         if i % 2:
             image, mask = image[:, ::-1], mask[:, ::-1]
         return torch.from_numpy(image.copy()), torch.from_numpy(mask.copy())
@@ -49,8 +49,13 @@ class NucleiCrops(Dataset):
 
 def double(cin, cout):
     return nn.Sequential(
-        nn.Conv2d(cin, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True),
-        nn.Conv2d(cout, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True))
+        nn.Conv2d(cin, cout, 3, padding=1, bias=False),
+        nn.BatchNorm2d(cout),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(cout, cout, 3, padding=1, bias=False),
+        nn.BatchNorm2d(cout),
+        nn.ReLU(inplace=True),
+    )
 
 
 class UNet(nn.Module):
@@ -77,8 +82,15 @@ class UNet(nn.Module):
 def main():
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
-    loader = DataLoader(NucleiCrops(ITEMS), BATCH, shuffle=True, num_workers=WORKERS,
-                        pin_memory=ON_GPU, persistent_workers=True, drop_last=True)
+    loader = DataLoader(
+        NucleiCrops(ITEMS),
+        BATCH,
+        shuffle=True,
+        num_workers=WORKERS,
+        pin_memory=ON_GPU,
+        persistent_workers=True,
+        drop_last=True,
+    )
     model = UNet().to(device, memory_format=torch.channels_last)
     opt = torch.optim.AdamW(model.parameters(), lr=5e-4, fused=ON_GPU)
     step = 0

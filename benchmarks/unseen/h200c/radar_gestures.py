@@ -54,7 +54,7 @@ class GestureWindows(Dataset):
         k = int(rng.integers(len(self.paths)))
         start = int(rng.integers(FRAMES - WINDOW))
         with np.load(self.paths[k]) as session:
-            clip = session["frames"][start:start + WINDOW]
+            clip = session["frames"][start : start + WINDOW]
         return torch.from_numpy(np.ascontiguousarray(clip)), self.labels[k]
 
 
@@ -76,8 +76,8 @@ class GestureNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            Block(WINDOW, 64), Block(64, 64), Block(64, 128, 2),
-            Block(128, 128), Block(128, 256, 2), Block(256, 256))
+            Block(WINDOW, 64), Block(64, 64), Block(64, 128, 2), Block(128, 128), Block(128, 256, 2), Block(256, 256)
+        )
         self.head = nn.Linear(256, CLASSES)
 
     def forward(self, x):
@@ -88,8 +88,9 @@ def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         data = GestureWindows(write_sessions(folder), ITEMS)
-        loader = DataLoader(data, BATCH, shuffle=True, num_workers=WORKERS,
-                            pin_memory=ON_GPU, persistent_workers=True, drop_last=True)
+        loader = DataLoader(
+            data, BATCH, shuffle=True, num_workers=WORKERS, pin_memory=ON_GPU, persistent_workers=True, drop_last=True
+        )
         model = GestureNet().to(device, memory_format=torch.channels_last)
         opt = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=ON_GPU)
         step = 0

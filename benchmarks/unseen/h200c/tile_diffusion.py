@@ -81,8 +81,7 @@ def main():
             t = torch.randint(NOISE_STEPS, (len(rows),), device=device)
             a = keep[t][:, None, None, None]
             noise = torch.randn_like(x)
-            noisy = (a.sqrt() * x + (1 - a).sqrt() * noise).contiguous(
-                memory_format=torch.channels_last)
+            noisy = (a.sqrt() * x + (1 - a).sqrt() * noise).contiguous(memory_format=torch.channels_last)
             with torch.autocast(device, torch.bfloat16):
                 guess = model(noisy, t)
             loss = F.mse_loss(guess.float(), noise)

@@ -34,9 +34,9 @@ class PlantHistory:
 
 
 def mlp(inputs, outputs, hidden=512):
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(),
-                         nn.Linear(hidden, hidden), nn.ReLU(),
-                         nn.Linear(hidden, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+    )
 
 
 class Critic(nn.Module):

@@ -28,8 +28,7 @@ def synth_photos():
 
 
 def unit(cin, cout, stride=1):
-    return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False),
-                         nn.BatchNorm2d(cout), nn.SiLU(inplace=True))
+    return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False), nn.BatchNorm2d(cout), nn.SiLU(inplace=True))
 
 
 class WeldCoder(nn.Module):

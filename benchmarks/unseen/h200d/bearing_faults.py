@@ -1,4 +1,5 @@
 """Bearing fault diagnosis from vibration clips: log spectrum on the CPU, CNN on the GPU."""
+
 import argparse
 import time
 
@@ -43,8 +44,16 @@ def conv(cin, cout, stride=1):
 
 def build_model(classes):
     return nn.Sequential(
-        conv(1, 64), conv(64, 128, 2), conv(128, 128), conv(128, 256, 2), conv(256, 256),
-        conv(256, 512, 2), conv(512, 512), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes),
+        conv(1, 64),
+        conv(64, 128, 2),
+        conv(128, 128),
+        conv(128, 256, 2),
+        conv(256, 256),
+        conv(256, 512, 2),
+        conv(512, 512),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, classes),
     )
 
 

@@ -1,4 +1,5 @@
 """Two-tower book recommender, in-batch softmax, recall@20 on held-out users."""
+
 import time
 
 import numpy as np

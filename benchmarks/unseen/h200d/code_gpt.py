@@ -1,4 +1,5 @@
 """Byte-level GPT on the sources of Python's own library."""
+
 import pathlib
 import sysconfig
 import time
@@ -29,7 +30,7 @@ class Windows(Dataset):
 
     def __getitem__(self, i):
         start = self.starts[i]
-        return torch.from_numpy(self.text[start:start + CONTEXT + 1].astype(np.int64))
+        return torch.from_numpy(self.text[start : start + CONTEXT + 1].astype(np.int64))
 
 
 class Block(nn.Module):

@@ -1,4 +1,5 @@
 """Momentum-contrast pretraining of an ECG encoder."""
+
 import copy
 import time
 
@@ -23,9 +24,17 @@ class Residual(nn.Module):
 
 def encoder(dim):
     return nn.Sequential(
-        nn.Conv1d(1, 64, 15, stride=2, padding=7, bias=False), nn.BatchNorm1d(64), nn.ReLU(),
-        Residual(64, 128, 2), Residual(128, 256, 2), Residual(256, 256, 2),
-        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, dim),
+        nn.Conv1d(1, 64, 15, stride=2, padding=7, bias=False),
+        nn.BatchNorm1d(64),
+        nn.ReLU(),
+        Residual(64, 128, 2),
+        Residual(128, 256, 2),
+        Residual(256, 256, 2),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(256, 512),
+        nn.ReLU(),
+        nn.Linear(512, dim),
     )
 
 
@@ -46,7 +55,7 @@ class MoCo(nn.Module):
     @torch.no_grad()
     def enqueue(self, keys):
         n = len(keys)
-        self.queue[self.head:self.head + n] = keys
+        self.queue[self.head : self.head + n] = keys
         self.head = (self.head + n) % self.size
 
     def forward(self, view_q, view_k):
@@ -73,7 +82,7 @@ def make_ecg(count, device, length=1024):
     phase = torch.rand(count, 1, device=device)
     beat = (t * rate + phase) % 1.0
     width = torch.rand(count, 1, device=device) * 0.03 + 0.01
-    return torch.exp(-((beat - 0.5) / width) ** 2).unsqueeze(1)
+    return torch.exp(-(((beat - 0.5) / width) ** 2)).unsqueeze(1)
 
 
 def main(steps=500, batch=512):

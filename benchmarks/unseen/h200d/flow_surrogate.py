@@ -1,4 +1,5 @@
 """Surrogate of a flow solver: wide residual MLP from boundary conditions to a pressure field."""
+
 import argparse
 import time
 
@@ -36,7 +37,7 @@ class Simulations:
     def __init__(self, inputs, outputs, device):
         self.inputs = inputs
         self.device = device
-        self.mix = torch.randn(inputs, 64, device=device) / inputs ** 0.5
+        self.mix = torch.randn(inputs, 64, device=device) / inputs**0.5
         self.modes = torch.randn(64, outputs, device=device) / 8
 
     def draw(self, count):

@@ -1,4 +1,5 @@
 """Next-base language model on long DNA windows."""
+
 import math
 import time
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """Leaf disease classification with a small vision transformer."""
+
 import time
 
 import torch

@@ -1,4 +1,5 @@
 """Person re-identification embedding with identity and hard triplet losses."""
+
 import time
 
 import torch
@@ -35,8 +36,12 @@ class ReIDNet(nn.Module):
         layers, cin = [], 3
         for cout in (width, 2 * width, 4 * width, 8 * width):
             layers += [
-                nn.Conv2d(cin, cout, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True),
-                nn.Conv2d(cout, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True),
+                nn.Conv2d(cin, cout, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(cout),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(cout, cout, 3, padding=1, bias=False),
+                nn.BatchNorm2d(cout),
+                nn.ReLU(inplace=True),
             ]
             cin = cout
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -1,4 +1,5 @@
 """Fine-tune a protein encoder for thermostability with layer-wise learning rates."""
+
 import time
 
 import torch

@@ -1,4 +1,5 @@
 """Intent classifier for support tickets (hashed words, transformer encoder)."""
+
 import time
 import zlib
 

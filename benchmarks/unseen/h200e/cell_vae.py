@@ -1,4 +1,5 @@
 """Variational autoencoder of gene counts in single cells, Poisson likelihood."""
+
 import os
 import time
 
@@ -11,7 +12,8 @@ class Settings:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     steps = int(os.environ.get("STEPS", 2000))
     cells, genes, batch, wide, narrow, latent = (
-        (60_000, 16_384, 4096, 6144, 3072, 128) if torch.cuda.is_available() else (500, 512, 64, 128, 64, 16))
+        (60_000, 16_384, 4096, 6144, 3072, 128) if torch.cuda.is_available() else (500, 512, 64, 128, 64, 16)
+    )
     lr = 1e-4
     report = 200
 
@@ -62,7 +64,9 @@ class Trainer:
         x = torch.log1p(counts)
         with torch.autocast(self.s.device, torch.bfloat16):
             lograte, kl = self.model(x)
-        nll = F.poisson_nll_loss(lograte, counts, log_input=True, reduction="none").sum(dtype=torch.float32) / len(counts)
+        nll = F.poisson_nll_loss(lograte, counts, log_input=True, reduction="none").sum(dtype=torch.float32) / len(
+            counts
+        )
         loss = (nll + beta * kl) / self.s.genes
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -1,4 +1,5 @@
 """Probabilistic ensemble of dynamics models for planning (in the manner of PETS), each on its own bootstrap."""
+
 import os
 import time
 

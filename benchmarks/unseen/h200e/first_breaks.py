@@ -1,4 +1,5 @@
 """Picks first breaks on seismic shot gathers: for each receiver, the time bin where the wave arrives."""
+
 import os
 import time
 
@@ -32,8 +33,12 @@ class Residual(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x):
         return F.relu(x + self.body(x), inplace=True)
@@ -43,9 +48,16 @@ class Picker(nn.Module):
     def __init__(self, width=64):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 32, (3, 16), stride=(1, 8), padding=(1, 4), bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True),
-            nn.Conv2d(32, width, (3, 8), stride=(1, 4), padding=(1, 2), bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-            Residual(width), Residual(width), nn.Conv2d(width, 1, 1))
+            nn.Conv2d(1, 32, (3, 16), stride=(1, 8), padding=(1, 4), bias=False),
+            nn.BatchNorm2d(32),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(32, width, (3, 8), stride=(1, 4), padding=(1, 2), bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            Residual(width),
+            Residual(width),
+            nn.Conv2d(width, 1, 1),
+        )
 
     def forward(self, gather):
         return self.net(gather).squeeze(1)

@@ -1,4 +1,5 @@
 """Flood mapping: U-Net over four-band satellite tiles, water or land for each pixel."""
+
 import os
 import random
 import time
@@ -35,8 +36,13 @@ def tiles(n):
 
 def double_conv(inputs, outputs):
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
-        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
 
 
 class UNet(nn.Module):

@@ -1,4 +1,5 @@
 """Causal language model over nucleotide windows; the last window of a contig is shorter and padded."""
+
 import argparse
 import os
 import time

@@ -1,4 +1,5 @@
 """Next-item recommendation from click sequences, full softmax over the catalogue."""
+
 import os
 import time
 
@@ -28,7 +29,9 @@ class SelfAttentiveRecommender(nn.Module):
         self.item = nn.Embedding(ITEMS, dim)
         nn.init.normal_(self.item.weight, std=0.02)
         self.place = nn.Parameter(0.02 * torch.randn(CLICKS, dim))
-        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout=0.1, activation="gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            dim, heads, 4 * dim, dropout=0.1, activation="gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(dim), enable_nested_tensor=False)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CLICKS))
 

@@ -1,4 +1,5 @@
 """Masked residue modelling on protein-like sequences with a wide encoder."""
+
 import os
 import time
 

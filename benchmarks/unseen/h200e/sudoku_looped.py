@@ -1,4 +1,5 @@
 """One wide transformer block applied over and over to a 9 x 9 board until the empty cells are filled."""
+
 import os
 import time
 

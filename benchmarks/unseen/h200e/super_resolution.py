@@ -1,4 +1,5 @@
 """Two-fold super-resolution of textures with a residual network and a mix of losses."""
+
 import os
 import time
 from dataclasses import dataclass
@@ -47,9 +48,12 @@ class Block(nn.Module):
 
 def make_generator(cfg):
     return nn.Sequential(
-        nn.Conv2d(3, cfg.width, 3, padding=1), *[Block(cfg.width) for _ in range(cfg.blocks)],
-        nn.Conv2d(cfg.width, 4 * cfg.width, 3, padding=1), nn.PixelShuffle(2),
-        nn.Conv2d(cfg.width, 3, 3, padding=1))
+        nn.Conv2d(3, cfg.width, 3, padding=1),
+        *[Block(cfg.width) for _ in range(cfg.blocks)],
+        nn.Conv2d(cfg.width, 4 * cfg.width, 3, padding=1),
+        nn.PixelShuffle(2),
+        nn.Conv2d(cfg.width, 3, 3, padding=1),
+    )
 
 
 class Features(nn.Module):
@@ -78,7 +82,9 @@ class RestorationLoss(nn.Module):
     def forward(self, restored, target):
         cfg = self.cfg
         pixel = F.l1_loss(restored, target)
-        tv = (restored[..., 1:] - restored[..., :-1]).abs().mean() + (restored[..., 1:, :] - restored[..., :-1, :]).abs().mean()
+        tv = (restored[..., 1:] - restored[..., :-1]).abs().mean() + (
+            restored[..., 1:, :] - restored[..., :-1, :]
+        ).abs().mean()
         with torch.no_grad():
             wanted = self.features(target)
         perceptual = F.mse_loss(self.features(restored), wanted)

@@ -1,4 +1,5 @@
 """Six-hour forecasts of gridded weather fields with a patch transformer."""
+
 import math
 import os
 import time

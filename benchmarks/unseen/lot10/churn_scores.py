@@ -1,4 +1,5 @@
 """Churn model on wide customer tables, mixed with embeddings of the plan."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -23,8 +24,12 @@ class ChurnNet(nn.Module):
         super().__init__()
         self.plan = nn.Embedding(N_PLANS, dim)
         self.body = nn.Sequential(
-            nn.Linear(n_features + dim, hidden), nn.ReLU(), nn.Dropout(0.1),
-            nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1),
+            nn.Linear(n_features + dim, hidden),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 1),
         )
 
     def forward(self, x, plan):

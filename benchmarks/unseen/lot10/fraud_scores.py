@@ -1,4 +1,5 @@
 """Fraud scoring on card transactions with few positives."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -44,9 +45,15 @@ class FraudNet(nn.Module):
     def __init__(self, n_features=41, hidden=256):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(n_features, hidden), nn.LayerNorm(hidden), nn.GELU(),
-            nn.Linear(hidden, hidden), nn.LayerNorm(hidden), nn.GELU(),
-            nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 1),
+            nn.Linear(n_features, hidden),
+            nn.LayerNorm(hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.LayerNorm(hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, 1),
         )
 
     def forward(self, x):
@@ -57,8 +64,7 @@ def main():
     torch.manual_seed(0)
     data = Transactions()
     sampler = BalancedSampler(data.y, n_draws=80 * 128)
-    loader = DataLoader(data, batch_size=128, sampler=sampler, num_workers=2,
-                        persistent_workers=True)
+    loader = DataLoader(data, batch_size=128, sampler=sampler, num_workers=2, persistent_workers=True)
     model = FraudNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(2):

@@ -1,4 +1,5 @@
 """Item vectors from shopping baskets (skip-gram with negative samples)."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -25,8 +26,7 @@ class Baskets:
             cols = self.rng.permuted(np.tile(np.arange(8), (BATCH, 1)), axis=1)[:, :2]
             pair = self.baskets[rows[:, None], cols]
             negatives = self.rng.integers(0, N_ITEMS, size=(BATCH, NEGATIVES))
-            yield (torch.from_numpy(pair[:, 0]), torch.from_numpy(pair[:, 1]),
-                   torch.from_numpy(negatives))
+            yield (torch.from_numpy(pair[:, 0]), torch.from_numpy(pair[:, 1]), torch.from_numpy(negatives))
 
 
 class SkipGram(nn.Module):

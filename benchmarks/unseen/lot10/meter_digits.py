@@ -1,4 +1,5 @@
 """Second stage for the meter reader: a new classifier on the stage-one encoder."""
+
 import os
 
 import torch

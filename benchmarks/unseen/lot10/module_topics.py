@@ -1,4 +1,5 @@
 """Which standard module does a piece of source come from?"""
+
 import re
 import sysconfig
 from collections import Counter
@@ -40,7 +41,7 @@ class SourcePieces(Dataset):
         self.pieces = []
         for label, text in enumerate(texts):
             lines = [s for s in text.splitlines() if s.strip()]
-            self.pieces += [("\n".join(lines[i:i + 25]), label) for i in range(0, len(lines), 25)]
+            self.pieces += [("\n".join(lines[i : i + 25]), label) for i in range(0, len(lines), 25)]
 
     def __len__(self):
         return len(self.pieces)
@@ -70,8 +71,7 @@ def main():
     vocab = Vocabulary(texts, VOCAB_SIZE)
     data = SourcePieces(texts, vocab)
     print(f"{len(data)} pieces, {len(vocab)} words", flush=True)
-    loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=2, drop_last=True,
-                        persistent_workers=True)
+    loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=2, drop_last=True, persistent_workers=True)
     model = TopicNet(len(vocab), len(texts))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for epoch in range(2):

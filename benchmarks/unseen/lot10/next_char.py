@@ -1,4 +1,5 @@
 """Character model on the standard library's sources."""
+
 import sysconfig
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Chunks(Dataset):
 
     def __getitem__(self, i):
         start = self.starts[i]
-        return self.corpus[start:start + self.length + 1].long()
+        return self.corpus[start : start + self.length + 1].long()
 
 
 class CharModel(nn.Module):

@@ -1,4 +1,5 @@
 """Fault detection on vibration windows of pumps, one archive a pump."""
+
 import tempfile
 from pathlib import Path
 
@@ -18,8 +19,7 @@ def write_archives(folder, seed=0):
         label = rng.integers(0, 4, N_WINDOWS)
         freq = 5 + 6 * label[:, None, None] + rng.normal(0, 0.5, (N_WINDOWS, 3, 1))
         signal = np.sin(2 * np.pi * freq * t) + rng.normal(0, 1.0, (N_WINDOWS, 3, LENGTH))
-        np.savez_compressed(folder / f"pump_{pump:02d}.npz",
-                            signal=signal.astype(np.float32), label=label)
+        np.savez_compressed(folder / f"pump_{pump:02d}.npz", signal=signal.astype(np.float32), label=label)
 
 
 class PumpWindows(Dataset):
@@ -42,10 +42,16 @@ class FaultNet(nn.Module):
     def __init__(self, width=64):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv1d(3, width, 7, padding=3), nn.ReLU(), nn.MaxPool1d(2),
-            nn.Conv1d(width, width, 5, padding=2), nn.ReLU(),
-            nn.Conv1d(width, 2 * width, 5, padding=2, stride=2), nn.ReLU(),
-            nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2 * width, 4),
+            nn.Conv1d(3, width, 7, padding=3),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(width, width, 5, padding=2),
+            nn.ReLU(),
+            nn.Conv1d(width, 2 * width, 5, padding=2, stride=2),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
+            nn.Linear(2 * width, 4),
         )
 
     def forward(self, x):
@@ -56,8 +62,7 @@ def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         write_archives(Path(folder))
-        loader = DataLoader(PumpWindows(folder), batch_size=32, shuffle=True,
-                            num_workers=2, persistent_workers=True)
+        loader = DataLoader(PumpWindows(folder), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)
         model = FaultNet()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         for epoch in range(2):
@@ -72,8 +77,9 @@ def main():
                 hits += (logits.argmax(1) == y).sum().item()
                 seen += len(y)
                 if step % 25 == 24:
-                    print(f"epoch {epoch} step {step + 1} loss {total / seen:.4f} "
-                          f"accuracy {hits / seen:.3f}", flush=True)
+                    print(
+                        f"epoch {epoch} step {step + 1} loss {total / seen:.4f} accuracy {hits / seen:.3f}", flush=True
+                    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Embeddings for signature matching, trained with a triplet loss."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -31,11 +32,15 @@ class EmbeddingNet(nn.Module):
     def __init__(self, dim=64):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 48, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(48, 64, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(1, 48, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(48, 64, 3, padding=1),
+            nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(64, 96, 3, padding=1), nn.ReLU(),
-            nn.Flatten(), nn.Linear(96 * 16, dim),
+            nn.Conv2d(64, 96, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(96 * 16, dim),
         )
 
     def forward(self, x):

@@ -1,4 +1,5 @@
 """Keyword classifier on filter-bank frames of utterances of unequal length."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -58,8 +59,9 @@ class KeywordNet(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Utterances(), batch_size=64, shuffle=True, num_workers=2,
-                        collate_fn=collate, persistent_workers=True)
+    loader = DataLoader(
+        Utterances(), batch_size=64, shuffle=True, num_workers=2, collate_fn=collate, persistent_workers=True
+    )
     model = KeywordNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for epoch in range(7):

@@ -1,4 +1,5 @@
 """Click prediction on an imbalanced log, with class-balanced draws."""
+
 import time
 
 import numpy as np

@@ -1,4 +1,5 @@
 """Score loan applications with a small residual network."""
+
 import time
 
 import numpy as np
@@ -61,7 +62,7 @@ def main():
         metric = RunningAUC()
         order = torch.randperm(len(x))
         for step, k in enumerate(range(0, len(x) - size + 1, size)):
-            index = order[k:k + size]
+            index = order[k : k + size]
             logits = model(x[index])
             loss = nn.functional.binary_cross_entropy_with_logits(logits, y[index])
             optimizer.zero_grad()

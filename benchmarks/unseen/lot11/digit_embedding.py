@@ -1,4 +1,5 @@
 """Metric learning on handwritten digits with a triplet loss."""
+
 import time
 
 import torch
@@ -52,7 +53,7 @@ class TripletLoss(nn.Module):
 def batches(images, labels, size):
     order = torch.randperm(len(images))
     for k in range(0, len(order) - size + 1, size):
-        index = order[k:k + size]
+        index = order[k : k + size]
         yield images[index], labels[index]
 
 

@@ -1,4 +1,5 @@
 """Small residual network for handwritten digits."""
+
 import time
 
 import torch

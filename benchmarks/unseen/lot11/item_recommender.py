@@ -1,4 +1,5 @@
 """Matrix-factorisation recommender trained on implicit feedback."""
+
 import time
 
 import torch

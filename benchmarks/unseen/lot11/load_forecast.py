@@ -1,4 +1,5 @@
 """Forecast tomorrow's electric load from the week before."""
+
 import time
 
 import numpy as np

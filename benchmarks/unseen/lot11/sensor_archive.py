@@ -1,4 +1,5 @@
 """Detect the machine state from vibration windows kept in shard files."""
+
 import os
 import tempfile
 import time

@@ -1,4 +1,5 @@
 """Classify snippets of Python source by the standard-library package they come from."""
+
 import collections
 import pathlib
 import re
@@ -65,7 +66,7 @@ def load_items(lines=14):
         for path in sorted((root / package).rglob("*.py")):
             rows = path.read_text(errors="ignore").splitlines()
             for k in range(0, len(rows) - lines, lines):
-                items.append(("\n".join(rows[k:k + lines]), label))
+                items.append(("\n".join(rows[k : k + lines]), label))
     return items
 
 

@@ -1,4 +1,5 @@
 """Predict the concentration of three compounds from multi-channel spectra."""
+
 import time
 
 import numpy as np

@@ -1,4 +1,5 @@
 """Character language model on the standard library's sources."""
+
 import pathlib
 import sysconfig
 import time
@@ -21,7 +22,7 @@ class Characters(Dataset):
         return (len(self.ids) - 1) // self.length
 
     def __getitem__(self, i):
-        chunk = self.ids[i * self.length:(i + 1) * self.length + 1]
+        chunk = self.ids[i * self.length : (i + 1) * self.length + 1]
         return chunk[:-1], chunk[1:]
 
 

@@ -1,4 +1,5 @@
 """Actor process simulates a planar arm, learner fits the controller on what it sends."""
+
 import multiprocessing as mp
 import time
 
@@ -44,8 +45,7 @@ class Learner:
     def __init__(self, conn, width=128):
         self.conn = conn
         self.gain = nn.Parameter(torch.zeros(JOINTS, 2 * JOINTS))
-        self.model = nn.Sequential(nn.Linear(3 * JOINTS, width), nn.ReLU(),
-                                   nn.Linear(width, 2 * JOINTS))
+        self.model = nn.Sequential(nn.Linear(3 * JOINTS, width), nn.ReLU(), nn.Linear(width, 2 * JOINTS))
         self.optimizer = torch.optim.Adam([self.gain, *self.model.parameters()], lr=1e-3)
 
     def collect(self):

@@ -1,4 +1,5 @@
 """Physics-informed network for the viscous Burgers equation."""
+
 import argparse
 import math
 

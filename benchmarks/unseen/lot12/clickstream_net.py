@@ -1,4 +1,5 @@
 """Conversion model on the length-prefixed event log."""
+
 import os
 import struct
 import tempfile
@@ -35,8 +36,8 @@ class EventLog(IterableDataset):
             data = file.read()
         while data:
             (size,) = struct.unpack("<I", data[:4])
-            body = data[4:4 + size]
-            data = data[4 + size:]
+            body = data[4 : 4 + size]
+            data = data[4 + size :]
             yield body
 
     def __iter__(self):
@@ -48,8 +49,7 @@ class EventLog(IterableDataset):
 
 
 def build_model():
-    return nn.Sequential(nn.Linear(FEATURES, 384), nn.ReLU(),
-                         nn.Linear(384, 256), nn.ReLU(), nn.Linear(256, 1))
+    return nn.Sequential(nn.Linear(FEATURES, 384), nn.ReLU(), nn.Linear(384, 256), nn.ReLU(), nn.Linear(256, 1))
 
 
 def main():

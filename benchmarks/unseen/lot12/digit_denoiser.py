@@ -1,4 +1,5 @@
 """Denoiser for digit scans; a background thread prepares the batches."""
+
 import threading
 import time
 from collections import deque
@@ -49,9 +50,12 @@ class Prefetcher:
 
 def build_model(width=12):
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(width, 1, 3, padding=1))
+        nn.Conv2d(1, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, 1, 3, padding=1),
+    )
 
 
 def main():

@@ -1,4 +1,5 @@
 """Denoising diffusion model on the scikit-learn digits."""
+
 import argparse
 import math
 
@@ -32,8 +33,7 @@ class Denoiser(nn.Module):
         super().__init__()
         self.time_dim = time_dim
         self.inp = nn.Conv2d(1, channels, 3, padding=1)
-        self.time = nn.Sequential(nn.Linear(time_dim, channels), nn.SiLU(),
-                                  nn.Linear(channels, channels))
+        self.time = nn.Sequential(nn.Linear(time_dim, channels), nn.SiLU(), nn.Linear(channels, channels))
         self.convs = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in range(3))
         self.norms = nn.ModuleList(nn.GroupNorm(8, channels) for _ in range(3))
         self.out = nn.Conv2d(channels, 1, 3, padding=1)

@@ -1,4 +1,5 @@
 """Autoencoder of scikit-learn's digits, trained with a Shampoo optimizer."""
+
 import time
 
 import torch
@@ -46,8 +47,9 @@ class Shampoo(torch.optim.Optimizer):
 class AutoEncoder(nn.Module):
     def __init__(self, wide=256, narrow=16):
         super().__init__()
-        self.encode = nn.Sequential(nn.Linear(64, wide), nn.ReLU(), nn.Linear(wide, wide),
-                                    nn.ReLU(), nn.Linear(wide, narrow))
+        self.encode = nn.Sequential(
+            nn.Linear(64, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, narrow)
+        )
         self.decode = nn.Sequential(nn.Linear(narrow, wide), nn.ReLU(), nn.Linear(wide, 64))
 
     def forward(self, x):

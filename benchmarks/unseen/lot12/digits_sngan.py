@@ -1,4 +1,5 @@
 """Spectrally normalised GAN on the scikit-learn digits (hinge loss)."""
+
 import argparse
 
 import torch
@@ -16,9 +17,9 @@ class SNLinear(nn.Linear):
 class Generator(nn.Module):
     def __init__(self, latent, hidden):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(),
-                                 nn.Linear(hidden, hidden), nn.ReLU(),
-                                 nn.Linear(hidden, 64), nn.Tanh())
+        self.net = nn.Sequential(
+            nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 64), nn.Tanh()
+        )
 
     def forward(self, z):
         return self.net(z)
@@ -27,9 +28,9 @@ class Generator(nn.Module):
 class Critic(nn.Module):
     def __init__(self, hidden):
         super().__init__()
-        self.net = nn.Sequential(SNLinear(64, hidden), nn.LeakyReLU(0.2),
-                                 SNLinear(hidden, hidden), nn.LeakyReLU(0.2),
-                                 SNLinear(hidden, 1))
+        self.net = nn.Sequential(
+            SNLinear(64, hidden), nn.LeakyReLU(0.2), SNLinear(hidden, hidden), nn.LeakyReLU(0.2), SNLinear(hidden, 1)
+        )
 
     def forward(self, x):
         return self.net(x).squeeze(1)

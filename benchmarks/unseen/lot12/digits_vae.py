@@ -1,4 +1,5 @@
 """Variational autoencoder on the scikit-learn digits."""
+
 import argparse
 
 import torch
@@ -10,8 +11,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 class Encoder(nn.Module):
     def __init__(self, hidden, latent):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(64, hidden), nn.SiLU(),
-                                  nn.Linear(hidden, hidden), nn.SiLU())
+        self.body = nn.Sequential(nn.Linear(64, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU())
         self.mean = nn.Linear(hidden, latent)
         self.log_var = nn.Linear(hidden, latent)
 
@@ -26,13 +26,12 @@ class VAE(nn.Module):
         super().__init__()
         self.latent = latent
         self.encoder = Encoder(hidden, latent)
-        self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.SiLU(),
-                                     nn.Linear(hidden, hidden), nn.SiLU(),
-                                     nn.Linear(hidden, 64))
+        self.decoder = nn.Sequential(
+            nn.Linear(latent, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 64)
+        )
 
     def prior(self, n):
-        return MultivariateNormal(torch.zeros(n, self.latent),
-                                  torch.eye(self.latent).expand(n, -1, -1))
+        return MultivariateNormal(torch.zeros(n, self.latent), torch.eye(self.latent).expand(n, -1, -1))
 
     def forward(self, x):
         posterior = self.encoder(x)

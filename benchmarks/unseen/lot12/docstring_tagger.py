@@ -1,4 +1,5 @@
 """Predicts the package of a piece of source text; batches hold texts of like length."""
+
 import glob
 import os
 import random
@@ -42,7 +43,7 @@ class Texts(Dataset):
         grams = []
         for token in TOKEN.findall(self.texts[index].lower()):
             padded = f"<{token}>"
-            grams += [padded[i:i + 3] for i in range(len(padded) - 2)]
+            grams += [padded[i : i + 3] for i in range(len(padded) - 2)]
         ids = [zlib.crc32(g.encode()) % (VOCAB - 1) + 1 for g in grams] or [1]
         return torch.tensor(ids[:256]), self.labels[index]
 
@@ -59,7 +60,7 @@ class BucketSampler(Sampler):
         lengths = [len(self.dataset[i][0]) for i in range(len(self.dataset))]
         order = sorted(range(len(lengths)), key=lambda i: (lengths[i], random.random()))
         size = self.batch_size
-        batches = [order[i * size:(i + 1) * size] for i in range(len(self))]
+        batches = [order[i * size : (i + 1) * size] for i in range(len(self))]
         random.shuffle(batches)
         return iter(batches)
 
@@ -83,8 +84,9 @@ def main():
     torch.manual_seed(0)
     random.seed(0)
     dataset = Texts(*read_texts(3200))
-    loader = DataLoader(dataset, batch_sampler=BucketSampler(dataset, 96), collate_fn=collate,
-                        num_workers=2, persistent_workers=True)
+    loader = DataLoader(
+        dataset, batch_sampler=BucketSampler(dataset, 96), collate_fn=collate, num_workers=2, persistent_workers=True
+    )
     model = Tagger()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for epoch in range(9):

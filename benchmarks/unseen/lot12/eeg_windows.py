@@ -1,4 +1,5 @@
 """Sleep-stage classifier on windows cut from long EEG recordings."""
+
 import os
 import tempfile
 
@@ -20,7 +21,7 @@ def prepare(folder, recordings):
         recording = recording / recording.std(dim=1, keepdim=True)
         for w in range(0, PER_RECORDING, 4):
             label = (r + w // 4) % 5
-            window = recording[:, w * WINDOW:(w + 1) * WINDOW]
+            window = recording[:, w * WINDOW : (w + 1) * WINDOW]
             window += 0.3 * label
             path = os.path.join(folder, f"r{r:02d}_w{w:03d}.pt")
             torch.save(window, path)
@@ -45,8 +46,13 @@ class StageNet(nn.Module):
     def __init__(self, width=48):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv1d(CHANNELS, width, 7, padding=3), nn.ReLU(), nn.MaxPool1d(4),
-            nn.Conv1d(width, width, 5, padding=2), nn.ReLU(), nn.AdaptiveAvgPool1d(1))
+            nn.Conv1d(CHANNELS, width, 7, padding=3),
+            nn.ReLU(),
+            nn.MaxPool1d(4),
+            nn.Conv1d(width, width, 5, padding=2),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1),
+        )
         self.head = nn.Linear(width, 5)
 
     def forward(self, x):

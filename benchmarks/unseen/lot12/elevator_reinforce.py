@@ -1,4 +1,5 @@
 """REINFORCE on a bank of simulated elevators, one update per batch of episodes."""
+
 import time
 
 import numpy as np
@@ -59,7 +60,7 @@ def rollout(env, policy, horizon):
 def returns_to_go(rewards, gamma):
     result = []
     for t in range(len(rewards)):
-        result.append(sum(gamma ** k * r for k, r in enumerate(rewards[t:])))
+        result.append(sum(gamma**k * r for k, r in enumerate(rewards[t:])))
     return result
 
 

@@ -1,4 +1,5 @@
 """Classification of small random graphs with a message passing network."""
+
 import argparse
 
 import torch
@@ -71,8 +72,9 @@ def main():
     g = torch.Generator().manual_seed(0)
     graphs = [make_graph(i % 3, g) for i in range(1280)]
     order = torch.randperm(len(graphs)).tolist()
-    batches = [collate([graphs[j] for j in order[k:k + args.batch_size]])
-               for k in range(0, len(order), args.batch_size)]
+    batches = [
+        collate([graphs[j] for j in order[k : k + args.batch_size]]) for k in range(0, len(order), args.batch_size)
+    ]
     model = GraphNet()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(args.epochs):

@@ -1,4 +1,5 @@
 """Price regression with SGD whose step length comes from an Armijo line search."""
+
 import time
 
 import torch
@@ -37,10 +38,14 @@ class PriceNet(nn.Module):
     def __init__(self, features=40, width=192):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(features, width), nn.GELU(),
-            nn.Linear(width, width), nn.GELU(),
-            nn.Linear(width, width), nn.GELU(),
-            nn.Linear(width, 1))
+            nn.Linear(features, width),
+            nn.GELU(),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.Linear(width, 1),
+        )
 
     def forward(self, x):
         return self.net(x)[:, 0]
@@ -49,7 +54,7 @@ class PriceNet(nn.Module):
 def make_houses(count, features=40, seed=0):
     gen = torch.Generator().manual_seed(seed)
     x = torch.randn(count, features, generator=gen) * 2
-    w = torch.randn(features, 8, generator=gen) / features ** 0.5
+    w = torch.randn(features, 8, generator=gen) / features**0.5
     y = torch.tanh(x @ w).sum(1) * 2 + 0.1 * torch.randn(count, generator=gen)
     return x, y
 
@@ -67,8 +72,7 @@ def main(epochs=8, batch_size=512):
             loss = optimizer.step(lambda: F.mse_loss(model(xb), yb))
             total += loss.item() * len(chunk)
             step += 1
-        print(f"epoch {epoch} step {step} loss {total / len(x):.4f} lr {optimizer.lr:.4f} "
-              f"{time.time() - start:.1f}s")
+        print(f"epoch {epoch} step {step} loss {total / len(x):.4f} lr {optimizer.lr:.4f} {time.time() - start:.1f}s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Segment points of synthetic lidar sweeps; logs memory of the job next to the loss."""
+
 import os
 import subprocess
 import time
@@ -37,8 +38,7 @@ class RunLog:
         self.rows = []
 
     def usage(self):
-        out = subprocess.check_output(
-            ["ps", "-o", "rss=,pcpu=", "-p", str(os.getpid())], text=True)
+        out = subprocess.check_output(["ps", "-o", "rss=,pcpu=", "-p", str(os.getpid())], text=True)
         rss, cpu = out.split()
         host = subprocess.check_output(["free", "-m"], text=True).splitlines()[1].split()
         return int(rss) / 1024, float(cpu), int(host[-1])

@@ -1,4 +1,5 @@
 """Bag-of-trigrams autoencoder over blocks of source lines, with a cosine schedule."""
+
 import glob
 import math
 import os

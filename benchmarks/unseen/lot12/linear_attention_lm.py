@@ -1,4 +1,5 @@
 """Denoising model over Python source bytes with kernel feature-map attention."""
+
 import argparse
 import pathlib
 import sysconfig

@@ -1,4 +1,5 @@
 """Regression of tabular sensor data by a network with routed expert layers."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """Land-cover segmentation of synthetic parcels."""
+
 import numpy as np
 import torch
 from torch import nn
@@ -44,8 +45,7 @@ class SegNet(nn.Module):
 def main():
     torch.manual_seed(0)
     dataset = Parcels(count=600, seed=0)
-    loader = DataLoader(dataset, batch_size=12, shuffle=True, num_workers=2,
-                        persistent_workers=True)
+    loader = DataLoader(dataset, batch_size=12, shuffle=True, num_workers=2, persistent_workers=True)
     model = SegNet()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     step = 0

@@ -1,4 +1,5 @@
 """Prototypical network trained on few-shot episodes of synthetic glyphs."""
+
 import argparse
 
 import torch
@@ -15,21 +16,23 @@ def make_glyphs(classes=60, per_class=20, size=20):
 
 def sample_episode(glyphs, ways, shots, queries):
     chosen = torch.randperm(glyphs.size(0))[:ways]
-    picks = torch.randperm(glyphs.size(1))[:shots + queries]
+    picks = torch.randperm(glyphs.size(1))[: shots + queries]
     episode = glyphs[chosen][:, picks]
     return episode[:, :shots], episode[:, shots:]
 
 
 def conv_block(cin, cout):
-    return nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1), nn.GroupNorm(4, cout),
-                         nn.ReLU(inplace=True), nn.MaxPool2d(2))
+    return nn.Sequential(
+        nn.Conv2d(cin, cout, 3, padding=1), nn.GroupNorm(4, cout), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+    )
 
 
 class ProtoNet(nn.Module):
     def __init__(self, width=24):
         super().__init__()
-        self.encoder = nn.Sequential(conv_block(1, width), conv_block(width, width),
-                                     nn.Flatten(), nn.Linear(width * 25, 48))
+        self.encoder = nn.Sequential(
+            conv_block(1, width), conv_block(width, width), nn.Flatten(), nn.Linear(width * 25, 48)
+        )
 
     def prototypes(self, support):
         ways, shots = support.shape[:2]

@@ -1,4 +1,5 @@
 """Segmentation of synthetic road scenes with a small encoder and a light decoder."""
+
 import argparse
 
 import torch
@@ -18,8 +19,7 @@ def make_scenes(n, size):
 
 
 def conv_block(cin, cout, stride):
-    return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False),
-                         nn.BatchNorm2d(cout), nn.ReLU(inplace=True))
+    return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True))
 
 
 class Encoder(nn.Module):
@@ -27,8 +27,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.stem = conv_block(3, width, 2)
         self.down = conv_block(width, 2 * width, 2)
-        self.body = nn.Sequential(conv_block(2 * width, 4 * width, 2),
-                                  conv_block(4 * width, 4 * width, 1))
+        self.body = nn.Sequential(conv_block(2 * width, 4 * width, 2), conv_block(4 * width, 4 * width, 1))
 
     def forward(self, x):
         return self.body(self.down(self.stem(x)))

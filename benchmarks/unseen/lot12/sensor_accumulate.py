@@ -1,4 +1,5 @@
 """Fault detection on vibration windows, with gradient accumulation."""
+
 import argparse
 import time
 
@@ -21,8 +22,7 @@ class VibrationNet(nn.Module):
         super().__init__()
         layers, inside = [], 1
         for _ in range(depth):
-            layers += [nn.Conv1d(inside, width, 5, padding=2), nn.GroupNorm(4, width), nn.ReLU(),
-                       nn.MaxPool1d(2)]
+            layers += [nn.Conv1d(inside, width, 5, padding=2), nn.GroupNorm(4, width), nn.ReLU(), nn.MaxPool1d(2)]
             inside = width
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(width, 4)

@@ -1,4 +1,5 @@
 """Denoising autoencoder for vibration sensors."""
+
 import numpy as np
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ class Vibration(Dataset):
     def __getitem__(self, index):
         machine, window = divmod(index, self.per_machine)
         start = window * WINDOW
-        clean = torch.from_numpy(self.signal[machine, start:start + WINDOW])
+        clean = torch.from_numpy(self.signal[machine, start : start + WINDOW])
         return clean + self.noise * torch.randn(WINDOW), clean
 
 
@@ -32,11 +33,13 @@ class AutoEncoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv1d(1, 24, 9, stride=2, padding=4), nn.GELU(),
-            nn.Conv1d(24, 32, 9, stride=2, padding=4), nn.GELU())
+            nn.Conv1d(1, 24, 9, stride=2, padding=4), nn.GELU(), nn.Conv1d(24, 32, 9, stride=2, padding=4), nn.GELU()
+        )
         self.decoder = nn.Sequential(
-            nn.ConvTranspose1d(32, 24, 8, stride=2, padding=3), nn.GELU(),
-            nn.ConvTranspose1d(24, 1, 8, stride=2, padding=3))
+            nn.ConvTranspose1d(32, 24, 8, stride=2, padding=3),
+            nn.GELU(),
+            nn.ConvTranspose1d(24, 1, 8, stride=2, padding=3),
+        )
 
     def forward(self, x):
         return self.decoder(self.encoder(x.unsqueeze(1))).squeeze(1)
@@ -56,8 +59,9 @@ def train_epoch(model, optimizer, loader):
 def main():
     torch.manual_seed(0)
     dataset = Vibration(machines=30, seconds=128, seed=0)
-    loader = DataLoader(dataset, batch_size=64, shuffle=True, drop_last=True,
-                        num_workers=2, multiprocessing_context="spawn")
+    loader = DataLoader(
+        dataset, batch_size=64, shuffle=True, drop_last=True, num_workers=2, multiprocessing_context="spawn"
+    )
     model = AutoEncoder()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for epoch in range(EPOCHS):

@@ -1,4 +1,5 @@
 """Small transformer on synthetic review tokens; reports loss and achieved GFLOP/s."""
+
 import argparse
 import time
 

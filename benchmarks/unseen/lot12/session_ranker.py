@@ -1,4 +1,5 @@
 """Next-item model over shopping sessions; item features are held for all workers."""
+
 import multiprocessing as mp
 
 import numpy as np

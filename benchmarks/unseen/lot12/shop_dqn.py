@@ -1,4 +1,5 @@
 """DQN for restocking a shop, warm-started from logged transitions."""
+
 import random
 import time
 from collections import deque, namedtuple
@@ -33,7 +34,7 @@ class Shop:
 
     def step(self, action):
         before = self.stock.copy()
-        self.stock[action * 2:action * 2 + 2] += 0.3
+        self.stock[action * 2 : action * 2 + 2] += 0.3
         sold = np.minimum(self.stock, self.rng.random(STATE).astype(np.float32) * 0.1)
         self.stock = np.clip(self.stock - sold, 0, 2)
         reward = float(sold.sum() - 0.05 * self.stock.sum())
@@ -43,8 +44,9 @@ class Shop:
 class QNet(nn.Module):
     def __init__(self, width=256):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(STATE, width), nn.ReLU(), nn.Linear(width, width),
-                                 nn.ReLU(), nn.Linear(width, ACTIONS))
+        self.net = nn.Sequential(
+            nn.Linear(STATE, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, ACTIONS)
+        )
 
     def forward(self, x):
         return self.net(x)

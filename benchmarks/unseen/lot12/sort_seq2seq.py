@@ -1,4 +1,5 @@
 """Sequence to sequence model with additive attention: reverses and sorts symbol strings."""
+
 import argparse
 
 import torch

@@ -1,4 +1,5 @@
 """Small character model over cleaned library sources."""
+
 import glob
 import os
 import re
@@ -28,10 +29,46 @@ def read_documents(count):
 def build_aliases():
     aliases = {}
     for name in ["self", "cls", "args", "kwargs", "data", "name", "value", "path", "other"]:
-        for suffix in ["_", "0", "1", "2", "3", "_list", "_dict", "_id", "_str", "_len", "s",
-                       "_new", "_old", "_a", "_b", "_x", "_y", "_in", "_out", "_max", "_min",
-                       "_sum", "_cnt", "_tmp", "_ref", "_raw", "_key", "_map", "_set", "_obj",
-                       "_arg", "_ptr", "_idx", "_pos", "_end", "_fmt", "_buf", "_ctx"]:
+        for suffix in [
+            "_",
+            "0",
+            "1",
+            "2",
+            "3",
+            "_list",
+            "_dict",
+            "_id",
+            "_str",
+            "_len",
+            "s",
+            "_new",
+            "_old",
+            "_a",
+            "_b",
+            "_x",
+            "_y",
+            "_in",
+            "_out",
+            "_max",
+            "_min",
+            "_sum",
+            "_cnt",
+            "_tmp",
+            "_ref",
+            "_raw",
+            "_key",
+            "_map",
+            "_set",
+            "_obj",
+            "_arg",
+            "_ptr",
+            "_idx",
+            "_pos",
+            "_end",
+            "_fmt",
+            "_buf",
+            "_ctx",
+        ]:
             aliases[name + suffix] = name
     return aliases
 

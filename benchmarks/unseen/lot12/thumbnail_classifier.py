@@ -1,4 +1,5 @@
 """Trains the thumbnail classifier from the nightly tar export."""
+
 import io
 import os
 import tarfile
@@ -54,8 +55,13 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
         self.head = nn.Linear(32 * 16, 10)
 
     def forward(self, x):
@@ -67,8 +73,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "thumbs.tar")
         names, labels = export(path)
-        loader = DataLoader(Thumbnails(path, names, labels), batch_size=128, shuffle=True,
-                            num_workers=2, drop_last=True)
+        loader = DataLoader(
+            Thumbnails(path, names, labels), batch_size=128, shuffle=True, num_workers=2, drop_last=True
+        )
         model = Net()
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         loss_fn = nn.CrossEntropyLoss()

@@ -1,4 +1,5 @@
 """Train an intent classifier on support tickets kept in memory as records."""
+
 import argparse
 import gc
 import random
@@ -20,12 +21,14 @@ def load_tickets(count, seed=0):
         length = rng.randint(8, 24)
         topic = [intent * 300 + rng.randrange(300) for _ in range(length // 2)]
         noise = [rng.randrange(VOCAB) for _ in range(length - len(topic))]
-        tickets.append({
-            "id": number,
-            "tokens": topic + noise,
-            "intent": intent,
-            "history": [[rng.randrange(5), "agent"], [rng.randrange(5), "customer"]],
-        })
+        tickets.append(
+            {
+                "id": number,
+                "tokens": topic + noise,
+                "intent": intent,
+                "history": [[rng.randrange(5), "agent"], [rng.randrange(5), "customer"]],
+            }
+        )
     return tickets
 
 
@@ -33,10 +36,10 @@ def batches(tickets, size, rng):
     order = list(range(len(tickets)))
     rng.shuffle(order)
     for start in range(0, len(order) - size + 1, size):
-        chosen = [tickets[i] for i in order[start:start + size]]
+        chosen = [tickets[i] for i in order[start : start + size]]
         ids = torch.zeros(size, 24, dtype=torch.long)
         for row, ticket in enumerate(chosen):
-            ids[row, :len(ticket["tokens"])] = torch.tensor(ticket["tokens"])
+            ids[row, : len(ticket["tokens"])] = torch.tensor(ticket["tokens"])
         yield ids, torch.tensor([t["intent"] for t in chosen])
 
 
@@ -85,8 +88,7 @@ def main():
             if step % 5 == 0:
                 gc.collect()
             if step % 30 == 0:
-                print(f"step {step} loss {value:.3f} accuracy {accuracy:.3f} "
-                      f"{time.time() - start:.1f}s")
+                print(f"step {step} loss {value:.3f} accuracy {accuracy:.3f} {time.time() - start:.1f}s")
             if step == args.steps:
                 break
 

@@ -1,4 +1,5 @@
 """Value network for a picking robot, targets from a one-step lookahead with short playouts."""
+
 import copy
 import random
 import time
@@ -47,8 +48,9 @@ class Warehouse:
 class Value(nn.Module):
     def __init__(self, width=128):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(81, width), nn.ReLU(), nn.Linear(width, width),
-                                 nn.ReLU(), nn.Linear(width, 1))
+        self.net = nn.Sequential(
+            nn.Linear(81, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+        )
 
     def forward(self, x):
         return self.net(x)[:, 0]
@@ -60,11 +62,11 @@ def lookahead(env, value, rng, depth=3, gamma=0.95):
         sim = copy.deepcopy(env)
         gain = sim.step(action)
         for k in range(1, depth):
-            gain += gamma ** k * sim.step(rng.randrange(len(MOVES)))
+            gain += gamma**k * sim.step(rng.randrange(len(MOVES)))
         gains.append(gain)
         leaves.append(sim.observe())
     with torch.no_grad():
-        return torch.tensor(gains) + gamma ** depth * value(torch.tensor(leaves))
+        return torch.tensor(gains) + gamma**depth * value(torch.tensor(leaves))
 
 
 def main(steps=240, robots=12, size=28, items=60):

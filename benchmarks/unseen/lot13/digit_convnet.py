@@ -1,4 +1,5 @@
 """Small residual network on upscaled digits."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

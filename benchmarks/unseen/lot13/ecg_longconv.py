@@ -1,4 +1,5 @@
 """Rhythm classification of single-lead ECG strips with global convolutions."""
+
 import math
 
 import torch

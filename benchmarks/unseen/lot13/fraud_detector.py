@@ -1,4 +1,5 @@
 """Card-fraud detector on heavily imbalanced transactions."""
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -44,8 +45,14 @@ class Detector(nn.Module):
     def __init__(self, width=128, dropout=0.1):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout),
-            nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(FEATURES, width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(width, width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
             nn.Linear(width, 1),
         )
 
@@ -57,8 +64,7 @@ def main():
     torch.manual_seed(0)
     data = Transactions()
     sampler = BalancedSampler(data.labels, num_samples=64 * 120)
-    loader = DataLoader(data, batch_size=64, sampler=sampler, num_workers=2,
-                        persistent_workers=True)
+    loader = DataLoader(data, batch_size=64, sampler=sampler, num_workers=2, persistent_workers=True)
     model = Detector()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     criterion = nn.BCEWithLogitsLoss()
@@ -74,8 +80,7 @@ def main():
             hits += ((logits > 0) == (y > 0.5)).sum().item()
             seen += len(y)
             if step % 30 == 0:
-                print(f"epoch {epoch} step {step} loss {loss.item():.4f} "
-                      f"acc {hits / seen:.3f}", flush=True)
+                print(f"epoch {epoch} step {step} loss {loss.item():.4f} acc {hits / seen:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Day-ahead electricity load forecasting with a small convolutional network."""
+
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -28,8 +29,7 @@ def calendar_features(stamps):
         when = datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S")
         day = 2 * np.pi * when.hour / 24
         week = 2 * np.pi * when.weekday() / 7
-        rows[i] = (np.sin(day), np.cos(day), np.sin(week), np.cos(week),
-                   float(when.weekday() > 4))
+        rows[i] = (np.sin(day), np.cos(day), np.sin(week), np.cos(week), float(when.weekday() > 4))
     return rows
 
 
@@ -42,9 +42,9 @@ class LoadWindows(Dataset):
         return len(self.values) - WINDOW - HORIZON
 
     def __getitem__(self, i):
-        calendar = calendar_features(self.stamps[i:i + WINDOW])
-        past = self.values[i:i + WINDOW, None]
-        target = self.values[i + WINDOW:i + WINDOW + HORIZON]
+        calendar = calendar_features(self.stamps[i : i + WINDOW])
+        past = self.values[i : i + WINDOW, None]
+        target = self.values[i + WINDOW : i + WINDOW + HORIZON]
         x = np.concatenate([past, calendar], axis=1)
         return torch.from_numpy(x), torch.from_numpy(target)
 
@@ -53,8 +53,11 @@ class LoadForecaster(nn.Module):
     def __init__(self, hidden=48):
         super().__init__()
         self.encode = nn.Sequential(
-            nn.Conv1d(6, hidden, 12, stride=6), nn.ReLU(),
-            nn.Conv1d(hidden, hidden, 4, stride=2), nn.ReLU(), nn.Flatten(),
+            nn.Conv1d(6, hidden, 12, stride=6),
+            nn.ReLU(),
+            nn.Conv1d(hidden, hidden, 4, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
         )
         self.head = nn.Sequential(nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, HORIZON))
 
@@ -65,8 +68,7 @@ class LoadForecaster(nn.Module):
 def main():
     torch.manual_seed(1)
     stamps, values = make_meter_log()
-    loader = DataLoader(LoadWindows(stamps, values), batch_size=32, shuffle=True,
-                        num_workers=2, drop_last=True)
+    loader = DataLoader(LoadWindows(stamps, values), batch_size=32, shuffle=True, num_workers=2, drop_last=True)
     model = LoadForecaster()
     model(torch.zeros(1, WINDOW, 6))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -1,4 +1,5 @@
 """Corrects single-character OCR confusions in scanned program listings."""
+
 import glob
 import os
 
@@ -17,8 +18,8 @@ def load_lines(count=4400):
             text += " ".join(f.read().split()) + " "
         if len(text) > count * LENGTH:
             break
-    codes = torch.tensor(list(text[:count * LENGTH].encode("ascii", "ignore")))
-    return codes[:len(codes) // LENGTH * LENGTH].view(-1, LENGTH).clamp(max=127)
+    codes = torch.tensor(list(text[: count * LENGTH].encode("ascii", "ignore")))
+    return codes[: len(codes) // LENGTH * LENGTH].view(-1, LENGTH).clamp(max=127)
 
 
 def scan(lines, generator, p=0.3):
@@ -90,8 +91,7 @@ def main():
             optimizer.step()
             cer.update(logits.detach(), clean)
             if step % 25 == 0:
-                print(f"epoch {epoch} step {step} loss {loss.item():.3f} "
-                      f"cer {cer.value():.3f}", flush=True)
+                print(f"epoch {epoch} step {step} loss {loss.item():.3f} cer {cer.value():.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Differentially private training of a digit classifier (DP-SGD)."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

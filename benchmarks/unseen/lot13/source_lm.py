@@ -1,4 +1,5 @@
 """Character-level transformer on the standard library's sources."""
+
 import glob
 import os
 
@@ -31,7 +32,7 @@ class Blocks(Dataset):
         return (len(self.tokens) - 1) // BLOCK
 
     def __getitem__(self, i):
-        chunk = self.tokens[i * BLOCK:(i + 1) * BLOCK + 1]
+        chunk = self.tokens[i * BLOCK : (i + 1) * BLOCK + 1]
         return chunk[:-1], chunk[1:]
 
 
@@ -40,8 +41,7 @@ class SourceLM(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(128, dim)
         self.pos = nn.Parameter(torch.zeros(BLOCK, dim))
-        layer = nn.TransformerEncoderLayer(dim, heads, dim * 4, dropout=0.0, batch_first=True,
-                                           norm_first=True)
+        layer = nn.TransformerEncoderLayer(dim, heads, dim * 4, dropout=0.0, batch_first=True, norm_first=True)
         self.body = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
         self.head = nn.Linear(dim, 128)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(BLOCK))
@@ -53,8 +53,7 @@ class SourceLM(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Blocks(read_corpus()), batch_size=16, shuffle=True, num_workers=2,
-                        drop_last=True)
+    loader = DataLoader(Blocks(read_corpus()), batch_size=16, shuffle=True, num_workers=2, drop_last=True)
     model = SourceLM()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 

@@ -1,4 +1,5 @@
 """Vector-quantised autoencoder for small grey-scale textures."""
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -36,12 +37,14 @@ class TextureVQ(nn.Module):
     def __init__(self, dim=32):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(1, 16, 4, stride=2, padding=1), nn.ReLU(),
+            nn.Conv2d(1, 16, 4, stride=2, padding=1),
+            nn.ReLU(),
             nn.Conv2d(16, dim, 4, stride=2, padding=1),
         )
         self.quantizer = VectorQuantizer(dim=dim)
         self.decoder = nn.Sequential(
-            nn.ConvTranspose2d(dim, 16, 4, stride=2, padding=1), nn.ReLU(),
+            nn.ConvTranspose2d(dim, 16, 4, stride=2, padding=1),
+            nn.ReLU(),
             nn.ConvTranspose2d(16, 1, 4, stride=2, padding=1),
         )
 

@@ -1,4 +1,5 @@
 """Fault classification of bearing vibration recordings (1-D CNN)."""
+
 import gzip
 import os
 import tempfile
@@ -52,10 +53,17 @@ class VibrationNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv1d(1, 16, 15, stride=2, padding=7), nn.BatchNorm1d(16), nn.ReLU(),
-            nn.Conv1d(16, 32, 9, stride=2, padding=4), nn.BatchNorm1d(32), nn.ReLU(),
-            nn.Conv1d(32, 64, 5, stride=2, padding=2), nn.BatchNorm1d(64), nn.ReLU(),
-            nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+            nn.Conv1d(1, 16, 15, stride=2, padding=7),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Conv1d(16, 32, 9, stride=2, padding=4),
+            nn.BatchNorm1d(32),
+            nn.ReLU(),
+            nn.Conv1d(32, 64, 5, stride=2, padding=2),
+            nn.BatchNorm1d(64),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
         )
         self.head = nn.Linear(64, CLASSES)
 
@@ -67,8 +75,14 @@ def main():
     torch.manual_seed(0)
     path = os.path.join(tempfile.mkdtemp(), "records.bin.gz")
     labels = write_archive(path)
-    loader = DataLoader(VibrationRecords(path, labels), batch_size=16, shuffle=True,
-                        num_workers=2, drop_last=True, persistent_workers=True)
+    loader = DataLoader(
+        VibrationRecords(path, labels),
+        batch_size=16,
+        shuffle=True,
+        num_workers=2,
+        drop_last=True,
+        persistent_workers=True,
+    )
     model = VibrationNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     criterion = nn.CrossEntropyLoss()

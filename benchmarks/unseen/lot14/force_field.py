@@ -1,4 +1,5 @@
 """Fit a neural potential to energies and forces of small clusters."""
+
 import time
 
 import torch
@@ -19,7 +20,7 @@ def reference(pos):
 
 def make_clusters(n, seed=0):
     g = torch.Generator().manual_seed(seed)
-    grid = torch.cartesian_prod(torch.arange(3.), torch.arange(2.), torch.arange(2.)) * 1.5
+    grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(2.0), torch.arange(2.0)) * 1.5
     pos = grid + 0.15 * torch.randn(n, N_ATOMS, 3, generator=g)
     energy, forces = reference(pos)
     energy = (energy - energy.mean()) / energy.std()
@@ -31,8 +32,9 @@ class Potential(nn.Module):
         super().__init__()
         self.register_buffer("centres", torch.linspace(0.5, 5.0, n_basis))
         self.register_buffer("eye", torch.eye(N_ATOMS, dtype=torch.bool))
-        self.net = nn.Sequential(nn.Linear(n_basis, hidden), nn.SiLU(),
-                                 nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1))
+        self.net = nn.Sequential(
+            nn.Linear(n_basis, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1)
+        )
 
     def forward(self, pos):
         diff = pos[:, :, None] - pos[:, None]
@@ -47,7 +49,7 @@ def predict(model, pos):
     energy = model(pos)
     forces = []
     for k in range(len(pos)):
-        grad, = torch.autograd.grad(energy[k], pos, create_graph=True)
+        (grad,) = torch.autograd.grad(energy[k], pos, create_graph=True)
         forces.append(-grad[k])
     return energy, torch.stack(forces)
 
@@ -62,7 +64,7 @@ def main():
         order = torch.randperm(len(pos))
         start = time.time()
         for step in range(len(pos) // batch):
-            idx = order[step * batch:(step + 1) * batch]
+            idx = order[step * batch : (step + 1) * batch]
             e, f = predict(model, pos[idx])
             loss = (e - energy[idx]).pow(2).mean() + 10 * (f - forces[idx]).pow(2).mean()
             optimizer.zero_grad()

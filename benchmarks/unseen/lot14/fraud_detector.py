@@ -1,4 +1,5 @@
 """Card-fraud scoring model on synthetic transactions."""
+
 import time
 
 import numpy as np
@@ -43,8 +44,14 @@ class FraudNet(nn.Module):
     def __init__(self, hidden=128):
         super().__init__()
         self.merchant = nn.Embedding(N_MERCHANTS, 16)
-        self.net = nn.Sequential(nn.Linear(32 + 16, hidden), nn.ReLU(), nn.Dropout(0.1),
-                                 nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.net = nn.Sequential(
+            nn.Linear(32 + 16, hidden),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 1),
+        )
 
     def forward(self, x, merchant):
         return self.net(torch.cat([x, self.merchant(merchant)], 1)).squeeze(1)

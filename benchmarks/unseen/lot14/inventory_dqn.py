@@ -1,4 +1,5 @@
 """Double DQN that learns reorder quantities for a warehouse simulator."""
+
 import random
 import time
 from collections import deque
@@ -38,16 +39,19 @@ class ReplayMemory:
 
     def sample(self, n):
         s, a, r, s2 = zip(*random.sample(self.buffer, n))
-        return (torch.from_numpy(np.stack(s)), torch.from_numpy(np.array(a)),
-                torch.from_numpy(np.array(r)), torch.from_numpy(np.stack(s2)))
+        return (
+            torch.from_numpy(np.stack(s)),
+            torch.from_numpy(np.array(a)),
+            torch.from_numpy(np.array(r)),
+            torch.from_numpy(np.stack(s2)),
+        )
 
     def __len__(self):
         return len(self.buffer)
 
 
 def q_network():
-    return nn.Sequential(nn.Linear(STATE, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
-                         nn.Linear(128, N_ACTIONS))
+    return nn.Sequential(nn.Linear(STATE, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, N_ACTIONS))
 
 
 def td_loss(online, target, batch, gamma=0.97):

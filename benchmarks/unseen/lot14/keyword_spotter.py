@@ -1,4 +1,5 @@
 """Keyword spotting in far-field conditions: clean clips, simulated rooms, small CNN."""
+
 import time
 
 import numpy as np
@@ -13,8 +14,8 @@ N_WORDS = 12
 def synth_word(word, rng):
     t = np.arange(RATE) / RATE
     f0 = 180 + 55 * word
-    sweep = f0 * t + (word % 3 - 1) * 120 * t ** 2
-    envelope = np.exp(-((t - rng.uniform(0.3, 0.6)) / 0.18) ** 2)
+    sweep = f0 * t + (word % 3 - 1) * 120 * t**2
+    envelope = np.exp(-(((t - rng.uniform(0.3, 0.6)) / 0.18) ** 2))
     return (envelope * (np.sin(2 * np.pi * sweep) + 0.3 * np.sin(6 * np.pi * sweep))).astype(np.float32)
 
 
@@ -36,7 +37,7 @@ class FarField:
 
     def __call__(self, clip):
         room = self.rooms[np.random.randint(len(self.rooms))]
-        wet = np.convolve(clip, room, mode="full")[:len(clip)]
+        wet = np.convolve(clip, room, mode="full")[: len(clip)]
         wet = wet + self.noise * np.random.standard_normal(len(wet)).astype(np.float32)
         return wet / (np.abs(wet).max() + 1e-6)
 
@@ -61,10 +62,16 @@ class Spotter(nn.Module):
         super().__init__()
         self.register_buffer("window", torch.hann_window(512))
         self.cnn = nn.Sequential(
-            nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
-            nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, N_WORDS))
+            nn.Conv2d(1, 16, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Linear(512, N_WORDS),
+        )
 
     def forward(self, audio):
         spec = torch.stft(audio, 512, hop_length=256, window=self.window, return_complex=True)

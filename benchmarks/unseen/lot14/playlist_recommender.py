@@ -1,4 +1,5 @@
 """Next-track model over listening sessions, trained with sampled softmax."""
+
 import time
 
 import numpy as np
@@ -61,8 +62,9 @@ class NextTrack(nn.Module):
 def main():
     torch.manual_seed(0)
     data = Sessions()
-    loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=2,
-                        collate_fn=SampledBatch(data.counts), drop_last=True)
+    loader = DataLoader(
+        data, batch_size=64, shuffle=True, num_workers=2, collate_fn=SampledBatch(data.counts), drop_last=True
+    )
     model = NextTrack()
     nn.init.normal_(model.embed.weight, std=0.1)
     sparse = torch.optim.SparseAdam([model.embed.weight], lr=1e-3)

@@ -1,4 +1,5 @@
 """Predict bus voltages of a distribution grid from loads with a graph network."""
+
 import time
 
 import numpy as np
@@ -50,8 +51,7 @@ class GridNet(nn.Module):
     def __init__(self, adj, hidden=16):
         super().__init__()
         self.register_buffer("adj", adj)
-        self.layers = nn.ModuleList([GraphConv(2, hidden), GraphConv(hidden, hidden),
-                                     GraphConv(hidden, hidden)])
+        self.layers = nn.ModuleList([GraphConv(2, hidden), GraphConv(hidden, hidden), GraphConv(hidden, hidden)])
         self.head = nn.Linear(hidden, 1)
 
     def forward(self, loads):
@@ -72,7 +72,7 @@ def main():
         order = torch.randperm(loads.shape[1])
         start = time.time()
         for step in range(loads.shape[1] // batch):
-            idx = order[step * batch:(step + 1) * batch]
+            idx = order[step * batch : (step + 1) * batch]
             loss = (model(loads[:, idx]) - drop[:, idx]).pow(2).mean()
             optimizer.zero_grad()
             loss.backward()

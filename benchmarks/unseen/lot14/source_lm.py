@@ -1,4 +1,5 @@
 """Byte-level language model on Python sources."""
+
 import pathlib
 import sysconfig
 import time
@@ -31,7 +32,7 @@ class Spans(Dataset):
 
     def __getitem__(self, i):
         at = int(torch.randint(len(self.data) - self.length - 1, (1,)))
-        return self.data[at:at + self.length + 1].long()
+        return self.data[at : at + self.length + 1].long()
 
 
 class Block(nn.Module):

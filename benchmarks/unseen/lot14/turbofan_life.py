@@ -1,4 +1,5 @@
 """Remaining-life regression for engines from windows of sensor readings."""
+
 import time
 
 import torch

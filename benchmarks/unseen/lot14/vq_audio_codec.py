@@ -1,4 +1,5 @@
 """Vector-quantised autoencoder for short audio frames."""
+
 import math
 import time
 
@@ -49,14 +50,20 @@ class Codec(nn.Module):
     def __init__(self, width=32, dim=64):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv1d(1, width, 16, stride=8, padding=4), nn.ELU(),
-            nn.Conv1d(width, width, 8, stride=4, padding=2), nn.ELU(),
-            nn.Conv1d(width, dim, 3, padding=1))
+            nn.Conv1d(1, width, 16, stride=8, padding=4),
+            nn.ELU(),
+            nn.Conv1d(width, width, 8, stride=4, padding=2),
+            nn.ELU(),
+            nn.Conv1d(width, dim, 3, padding=1),
+        )
         self.quantizer = Quantizer(dim=dim)
         self.decoder = nn.Sequential(
-            nn.Conv1d(dim, width, 3, padding=1), nn.ELU(),
-            nn.ConvTranspose1d(width, width, 8, stride=4, padding=2), nn.ELU(),
-            nn.ConvTranspose1d(width, 1, 16, stride=8, padding=4))
+            nn.Conv1d(dim, width, 3, padding=1),
+            nn.ELU(),
+            nn.ConvTranspose1d(width, width, 8, stride=4, padding=2),
+            nn.ELU(),
+            nn.ConvTranspose1d(width, 1, 16, stride=8, padding=4),
+        )
 
     def forward(self, wave):
         q, commit = self.quantizer(self.encoder(wave))
@@ -73,7 +80,7 @@ def main():
         order = torch.randperm(len(audio))
         start = time.time()
         for step in range(len(audio) // batch):
-            wave = audio[order[step * batch:(step + 1) * batch]]
+            wave = audio[order[step * batch : (step + 1) * batch]]
             out, commit = model(wave)
             loss = F.l1_loss(out, wave) + 0.25 * commit
             optimizer.zero_grad()

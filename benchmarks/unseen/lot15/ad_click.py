@@ -1,4 +1,5 @@
 """Click-through model on hashed categorical features (synthetic ad log)."""
+
 import argparse
 import time
 
@@ -36,8 +37,10 @@ class ClickNet(nn.Module):
         self.table = nn.Embedding(buckets, dim)
         nn.init.normal_(self.table.weight, std=0.02)
         self.tower = nn.Sequential(
-            nn.Linear(fields * dim + 6, 256), nn.ReLU(),
-            nn.Linear(256, 96), nn.ReLU(),
+            nn.Linear(fields * dim + 6, 256),
+            nn.ReLU(),
+            nn.Linear(256, 96),
+            nn.ReLU(),
             nn.Linear(96, 1),
         )
 

@@ -1,4 +1,5 @@
 """Fraud scores for card transactions: streaming training with a running AUC."""
+
 import time
 
 import numpy as np
@@ -64,8 +65,11 @@ def fit(steps=650, batch=512):
         running.add(logits, y)
         if step % 50 == 0:
             now = time.perf_counter()
-            print(f"{step:5d} loss {loss.item():.4f} auc {running.auc:.4f} fraud {running.rate:.3f} "
-                  f"{(now - last) * 20:.1f} ms", flush=True)
+            print(
+                f"{step:5d} loss {loss.item():.4f} auc {running.auc:.4f} fraud {running.rate:.3f} "
+                f"{(now - last) * 20:.1f} ms",
+                flush=True,
+            )
             last = now
     return model
 

@@ -1,4 +1,5 @@
 """Character LSTM language model on the source of a few standard library modules."""
+
 import argparse
 import time
 from pathlib import Path
@@ -19,11 +20,11 @@ def load_text():
 def streams(ids, lanes, span):
     """Contiguous chunks for truncated backpropagation: (inputs, targets, is_first)."""
     width = (len(ids) - 1) // lanes
-    x = ids[:lanes * width].view(lanes, width).t().contiguous()
-    y = ids[1:lanes * width + 1].view(lanes, width).t().contiguous()
+    x = ids[: lanes * width].view(lanes, width).t().contiguous()
+    y = ids[1 : lanes * width + 1].view(lanes, width).t().contiguous()
     while True:
         for at in range(0, width - span, span):
-            yield x[at:at + span], y[at:at + span], at == 0
+            yield x[at : at + span], y[at : at + span], at == 0
 
 
 class CharLM(nn.Module):

@@ -1,4 +1,5 @@
 """Guess the standard library module that a source line comes from (bi-GRU over tokens)."""
+
 import re
 import time
 from collections import Counter
@@ -9,8 +10,24 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-MODULES = ["argparse", "ast", "calendar", "decimal", "_pydecimal", "difflib", "inspect", "logging/__init__",
-           "mailbox", "pickle", "smtplib", "statistics", "subprocess", "tarfile", "threading", "zipfile"]
+MODULES = [
+    "argparse",
+    "ast",
+    "calendar",
+    "decimal",
+    "_pydecimal",
+    "difflib",
+    "inspect",
+    "logging/__init__",
+    "mailbox",
+    "pickle",
+    "smtplib",
+    "statistics",
+    "subprocess",
+    "tarfile",
+    "threading",
+    "zipfile",
+]
 MAX_TOKENS = 160
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -47,7 +64,7 @@ def collate(items):
     lengths = torch.tensor([len(x) for x, _ in items])
     tokens = np.zeros((len(items), MAX_TOKENS), dtype=np.int64)
     for row, (x, _) in zip(tokens, items):
-        row[:len(x)] = x
+        row[: len(x)] = x
     return torch.from_numpy(tokens), lengths, torch.tensor([y for _, y in items])
 
 

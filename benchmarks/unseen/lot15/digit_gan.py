@@ -1,4 +1,5 @@
 """GAN on sklearn's digits with a small home-grown metrics writer."""
+
 import json
 import tempfile
 import time

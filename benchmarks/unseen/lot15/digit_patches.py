@@ -1,4 +1,5 @@
 """Small vision transformer with learned relative position bias on sklearn's digits."""
+
 import time
 
 import torch
@@ -17,7 +18,7 @@ class BiasedAttention(nn.Module):
         self.bias_table = nn.Parameter(torch.zeros((2 * side - 1) ** 2, heads))
 
     def position_bias(self):
-        side, n = self.side, self.side ** 2
+        side, n = self.side, self.side**2
         index = torch.zeros(n, n, dtype=torch.long)
         for i in range(n):
             for j in range(n):

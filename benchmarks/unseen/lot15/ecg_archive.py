@@ -1,4 +1,5 @@
 """Heartbeat classification from an archive of ECG windows."""
+
 import argparse
 import tempfile
 import time
@@ -16,8 +17,8 @@ def write_archive(path, beats=3000, length=360, seed=6):
     label = rng.integers(0, 4, beats)
     width = np.array([0.03, 0.06, 0.03, 0.1])[label][:, None] * rng.uniform(0.8, 1.2, (beats, 1))
     shift = rng.uniform(-0.1, 0.1, (beats, 1))
-    peak = np.exp(-((t - shift) / width) ** 2)
-    late = np.array([0.3, 0.3, -0.3, 0.1])[label][:, None] * np.exp(-((t - shift - 0.4) / 0.12) ** 2)
+    peak = np.exp(-(((t - shift) / width) ** 2))
+    late = np.array([0.3, 0.3, -0.3, 0.1])[label][:, None] * np.exp(-(((t - shift - 0.4) / 0.12) ** 2))
     noise = 0.15 * rng.standard_normal((beats, length))
     np.savez(path, signal=(peak + late + noise).astype(np.float32), label=label)
 
@@ -74,8 +75,10 @@ def main():
                 step += 1
                 if step % 25 == 0:
                     now = time.perf_counter()
-                    print(f"epoch {epoch} step {step} loss {loss.item():.3f} "
-                          f"{(now - since) / 25 * 1000:.1f} ms/step", flush=True)
+                    print(
+                        f"epoch {epoch} step {step} loss {loss.item():.3f} {(now - since) / 25 * 1000:.1f} ms/step",
+                        flush=True,
+                    )
                     since = now
 
 

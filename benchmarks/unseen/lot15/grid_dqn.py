@@ -1,4 +1,5 @@
 """DQN on a small key-and-door grid world, a few environments stepped side by side."""
+
 import random
 import time
 from collections import deque
@@ -55,13 +56,11 @@ class Replay:
 
     def sample(self, k):
         obs, action, reward, nxt, done = zip(*random.sample(self.memory, k))
-        return (torch.tensor(obs), torch.tensor(action), torch.tensor(reward),
-                torch.tensor(nxt), torch.tensor(done))
+        return (torch.tensor(obs), torch.tensor(action), torch.tensor(reward), torch.tensor(nxt), torch.tensor(done))
 
 
 def q_network():
-    return nn.Sequential(nn.Linear(2 * SIZE * SIZE, 256), nn.ReLU(),
-                         nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
+    return nn.Sequential(nn.Linear(2 * SIZE * SIZE, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
 
 
 random.seed(0)

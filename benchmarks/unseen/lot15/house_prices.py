@@ -1,4 +1,5 @@
 """Residual MLP regression with a mixture density head on synthetic house sales."""
+
 import math
 import time
 

@@ -1,4 +1,5 @@
 """Semi-supervised node classification on a synthetic citation graph."""
+
 import time
 
 import numpy as np

@@ -1,4 +1,5 @@
 """Vector-quantised autoencoder of image patches with an EMA codebook."""
+
 import itertools
 import time
 
@@ -81,8 +82,11 @@ def main(steps=450, batch=1024):
         opt.step()
         if step % 30 == 0:
             took = time.perf_counter() - mark
-            print(f"ep {epoch} step {step} loss {loss.item():.4f} codes {len(index.unique())} "
-                  f"{took / 30 * 1e3:.1f} ms/step", flush=True)
+            print(
+                f"ep {epoch} step {step} loss {loss.item():.4f} codes {len(index.unique())} "
+                f"{took / 30 * 1e3:.1f} ms/step",
+                flush=True,
+            )
             mark = time.perf_counter()
 
 

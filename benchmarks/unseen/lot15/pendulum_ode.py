@@ -1,4 +1,5 @@
 """Neural ODE fitted to noisy damped pendulum trajectories, with fixed-step RK4."""
+
 import logging
 import time
 
@@ -13,8 +14,9 @@ torch.autograd.set_detect_anomaly(True)
 class Field(nn.Module):
     def __init__(self, hidden=32):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(),
-                                 nn.Linear(hidden, 2))
+        self.net = nn.Sequential(
+            nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 2)
+        )
 
     def forward(self, state):
         angle, speed = state.unbind(-1)
@@ -65,7 +67,7 @@ def main():
     for step in range(1, steps + 1):
         at = int(torch.randint(data.shape[0] - horizon, ()))
         who = torch.randint(data.shape[1], (batch,))
-        loss = train_step(field, optimizer, data[at:at + horizon + 1, who], dt)
+        loss = train_step(field, optimizer, data[at : at + horizon + 1, who], dt)
         if step % 40 == 0:
             log.info("step %d loss %.5f %.1f ms", step, loss.item(), (time.perf_counter() - began) * 25)
             began = time.perf_counter()

@@ -1,4 +1,5 @@
 """Single-stage detector for bright rectangles on noise: anchors, target assignment, two losses."""
+
 import time
 
 import torch
@@ -16,7 +17,7 @@ def scene(count):
         wh = torch.randint(10, 28, (n, 2))
         xy = (torch.rand(n, 2) * (IMAGE - wh)).long()
         for (x, y), (w, h) in zip(xy.tolist(), wh.tolist()):
-            images[k, 0, y:y + h, x:x + w] += 1.0
+            images[k, 0, y : y + h, x : x + w] += 1.0
         boxes.append(torch.cat([xy, xy + wh], 1).float())
     return images, boxes
 

@@ -1,4 +1,5 @@
 """Adapt a fixed convolutional encoder to a weave texture task with a small head."""
+
 import time
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def weave_photos(side=400, seed=0):
         noise = rng.standard_normal((3, 2 * side, 2 * side)).astype(np.float32)
         threads = gaussian_filter(noise, (0, thickness, 9))
         turned = rotate(threads, angle, axes=(1, 2), reshape=False, order=1)
-        photos.append(turned[:, side // 2:-side // 2, side // 2:-side // 2])
+        photos.append(turned[:, side // 2 : -side // 2, side // 2 : -side // 2])
     return torch.from_numpy(np.stack(photos))
 
 
@@ -71,8 +72,9 @@ class RandomCrops:
             labels = torch.randint(len(self.images), (self.batch,))
             tops = torch.randint(height - self.crop, (self.batch,)).tolist()
             lefts = torch.randint(width - self.crop, (self.batch,)).tolist()
-            crops = [self.images[k, :, t:t + self.crop, l:l + self.crop]
-                     for k, t, l in zip(labels.tolist(), tops, lefts)]
+            crops = [
+                self.images[k, :, t : t + self.crop, l : l + self.crop] for k, t, l in zip(labels.tolist(), tops, lefts)
+            ]
             x = torch.stack(crops)
             if torch.rand(()) < 0.5:
                 x = x.flip(-1)

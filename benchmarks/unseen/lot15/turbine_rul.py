@@ -1,4 +1,5 @@
 """Remaining useful life of turbines from multichannel sensor windows."""
+
 import time
 
 import numpy as np
@@ -17,7 +18,7 @@ def simulate_fleet(units=80, seed=2):
         gain = rng.normal(0, 1, CHANNELS)
         series = wear[:, None] * gain + rng.normal(0, 0.3, (life, CHANNELS))
         for end in range(WINDOW, life, 2):
-            windows.append(series[end - WINDOW:end].T)
+            windows.append(series[end - WINDOW : end].T)
             targets.append(min(life - end, 120) / 120)
     return np.stack(windows), np.array(targets)
 

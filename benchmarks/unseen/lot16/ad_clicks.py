@@ -1,4 +1,5 @@
 """Click prediction from hashed impression logs (wide and deep)."""
+
 import random
 import zlib
 
@@ -28,7 +29,7 @@ def read_log(n, seed):
         row.append(hash_token("site*ad", (values["site"], values["ad"])))
         row.append(hash_token("city*hour", (values["city"], values["hour"])))
         score = -1.5 + 1.2 * (values["campaign"] % 3 == 0) + 0.8 * (values["hour"] > 17) - 0.6 * (values["device"] % 2)
-        clicks.append(float(rng.random() < 1 / (1 + 2.718281828 ** -score)))
+        clicks.append(float(rng.random() < 1 / (1 + 2.718281828**-score)))
         ids.append(row)
     return torch.tensor(ids), torch.tensor(clicks)
 
@@ -42,8 +43,10 @@ class WideDeep(nn.Module):
         nn.init.zeros_(self.wide.weight)
         nn.init.normal_(self.deep.weight, std=0.02)
         self.mlp = nn.Sequential(
-            nn.Linear(slots * width, 128), nn.ReLU(),
-            nn.Linear(128, 64), nn.ReLU(),
+            nn.Linear(slots * width, 128),
+            nn.ReLU(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
             nn.Linear(64, 1),
         )
 
@@ -56,7 +59,7 @@ def minibatches(n, size):
     while True:
         order = torch.randperm(n)
         for start in range(0, n - size + 1, size):
-            yield order[start:start + size]
+            yield order[start : start + size]
 
 
 def run(steps=800, batch=512):

@@ -1,4 +1,5 @@
 """Fit a guitar amplifier: a waveshaper followed by a learned cabinet response."""
+
 import math
 
 import torch

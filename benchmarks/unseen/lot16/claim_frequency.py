@@ -1,4 +1,5 @@
 """Poisson regression of motor claim counts, rows drawn in proportion to exposure."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
 """Beat classification on simulated ECG leads, with early stopping."""
+
 import argparse
 import copy
 
@@ -14,8 +15,8 @@ def simulate(n, length, classes, seed):
     t = torch.linspace(-1, 1, length)
     shift = 0.1 * torch.randn(n, 1, generator=g)
     width = 0.04 + 0.02 * label[:, None]
-    qrs = torch.exp(-((t - shift) / width) ** 2)
-    twave = 0.3 * torch.exp(-((t - shift - 0.4) / 0.15) ** 2) * (1 - 0.35 * label[:, None])
+    qrs = torch.exp(-(((t - shift) / width) ** 2))
+    twave = 0.3 * torch.exp(-(((t - shift - 0.4) / 0.15) ** 2)) * (1 - 0.35 * label[:, None])
     lead1 = qrs + twave + 0.3 * torch.randn(n, length, generator=g)
     lead2 = 0.7 * qrs - 0.2 * twave + 0.3 * torch.randn(n, length, generator=g)
     return TensorDataset(torch.stack([lead1, lead2], dim=1), label)

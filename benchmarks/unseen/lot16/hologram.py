@@ -1,4 +1,5 @@
 """Phase-only hologram that focuses digit images on several depth planes."""
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,9 +68,7 @@ def psnr(intensity, target):
 def optimise(optics, steps):
     hologram = Hologram(optics)
     target = target_planes(optics, seed=5)
-    optimizer = torch.optim.Adam(
-        [{"params": [hologram.phase], "lr": 3e-2}, {"params": [hologram.gain], "lr": 1e-3}]
-    )
+    optimizer = torch.optim.Adam([{"params": [hologram.phase], "lr": 3e-2}, {"params": [hologram.gain], "lr": 1e-3}])
     for step in range(steps):
         intensity = hologram()
         loss = objective(intensity, target)

@@ -1,4 +1,5 @@
 """Gaussian process regression of sea surface temperature anomalies over a reef survey."""
+
 import math
 from typing import NamedTuple
 

@@ -1,4 +1,5 @@
 """Deterministic policy gradient for a fleet of simulated rovers seeking a goal."""
+
 import copy
 import math
 
@@ -46,7 +47,7 @@ class Replay:
         if self.fields is None:
             self.fields = list(transition)
         else:
-            self.fields = [torch.cat([old, new])[-self.capacity:] for old, new in zip(self.fields, transition)]
+            self.fields = [torch.cat([old, new])[-self.capacity :] for old, new in zip(self.fields, transition)]
 
     def sample(self, n):
         index = torch.randint(len(self.fields[0]), (n,))

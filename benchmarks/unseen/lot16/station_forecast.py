@@ -1,4 +1,5 @@
 """Next-hour temperature for a network of weather stations."""
+
 import tempfile
 from pathlib import Path
 

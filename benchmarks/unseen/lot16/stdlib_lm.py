@@ -1,4 +1,5 @@
 """A small byte-level language model over Python's own source files."""
+
 import argparse
 import sysconfig
 from pathlib import Path

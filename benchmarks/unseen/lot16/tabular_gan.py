@@ -1,4 +1,5 @@
 """Synthetic patient records: a Wasserstein GAN over the breast cancer table."""
+
 import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import QuantileTransformer
@@ -26,8 +27,10 @@ def make_generator(noise, columns, grow=320):
 
 def make_critic(columns, width=128):
     return nn.Sequential(
-        nn.Linear(columns, width), nn.LeakyReLU(0.2),
-        nn.Linear(width, width), nn.LeakyReLU(0.2),
+        nn.Linear(columns, width),
+        nn.LeakyReLU(0.2),
+        nn.Linear(width, width),
+        nn.LeakyReLU(0.2),
         nn.Linear(width, 1),
     )
 

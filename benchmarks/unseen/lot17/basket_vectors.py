@@ -1,4 +1,5 @@
 """Product vectors from supermarket baskets (skip-gram with negative sampling)."""
+
 import math
 import time
 
@@ -61,7 +62,7 @@ def epochs(centre, context, table, rng):
     while True:
         order = rng.permutation(len(centre))
         for k in range(0, len(order) - PAIRS + 1, PAIRS):
-            idx = order[k:k + PAIRS]
+            idx = order[k : k + PAIRS]
             neg = table[rng.integers(0, len(table), (PAIRS, NEGATIVES))]
             yield torch.from_numpy(centre[idx]), torch.from_numpy(context[idx]), torch.from_numpy(neg)
 

@@ -1,4 +1,5 @@
 """Forecast the bikes at every dock for the next six hours from the last day (sequence to vector GRU)."""
+
 import time
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ def city(setup, seed=13):
     t = np.arange(setup.days * 48)
     hour, weekend = (t % 48) / 2, ((t // 48) % 7 >= 5).astype(float)
     role = rng.uniform(-1, 1, setup.docks)
-    tide = np.exp(-((hour - 8.5) / 1.5) ** 2) - np.exp(-((hour - 17.5) / 2) ** 2)
+    tide = np.exp(-(((hour - 8.5) / 1.5) ** 2)) - np.exp(-(((hour - 17.5) / 2) ** 2))
     level = 10 + 7 * role * (np.cumsum(tide) % 5)[:, None] * (1 - 0.7 * weekend[:, None]) / 5
     noise = np.zeros((len(t), setup.docks))
     for i in range(1, len(t)):
@@ -47,7 +48,7 @@ class Windows(Dataset):
 
     def __getitem__(self, starts):
         w = self.views[torch.as_tensor(starts)]
-        return w[:, :self.history], w[:, self.history:, :self.docks]
+        return w[:, : self.history], w[:, self.history :, : self.docks]
 
 
 class Forecaster(nn.Module):
@@ -60,7 +61,7 @@ class Forecaster(nn.Module):
     def forward(self, past):
         _, h = self.rnn(past)
         ahead = self.out(h[-1]).view(-1, self.setup.horizon, self.setup.docks)
-        return past[:, -1:, :self.setup.docks] + ahead
+        return past[:, -1:, : self.setup.docks] + ahead
 
 
 def loader_for(table, setup):

@@ -1,4 +1,5 @@
 """Online training of a card-fraud scorer on a stream of transactions."""
+
 import time
 from dataclasses import dataclass
 
@@ -43,8 +44,10 @@ class Scorer(nn.Module):
         self.merchant = nn.Embedding(MERCHANTS, dim)
         self.country = nn.Embedding(COUNTRIES, dim)
         self.body = nn.Sequential(
-            nn.Linear(NUMERIC + 2 * dim, width), nn.ReLU(),
-            nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(NUMERIC + 2 * dim, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
             nn.Linear(width, 1),
         )
 

@@ -1,4 +1,5 @@
 """Crop type from a season of satellite reflectances: a small attention pooling net over the acquisitions."""
+
 import argparse
 import contextlib
 import time
@@ -17,7 +18,7 @@ def season(n, seed):
     t = np.linspace(0, 1, DATES)
     peak = 0.25 + 0.06 * crop + rng.normal(0, 0.03, n)
     width = 0.10 + 0.01 * (crop % 3)
-    green = np.exp(-((t[None] - peak[:, None]) / width[:, None]) ** 2)
+    green = np.exp(-(((t[None] - peak[:, None]) / width[:, None]) ** 2))
     tilt = np.random.default_rng(99).normal(0, 1, (CROPS, BANDS))
     x = green[..., None] * (1 + 0.3 * tilt[crop][:, None, :]) + rng.normal(0, 0.25, (n, DATES, BANDS))
     return torch.tensor(x, dtype=torch.float32), torch.from_numpy(crop)
@@ -48,7 +49,7 @@ class Fitter:
         self.model = model
         self.dtype = self.PRECISION[args.precision]
         self.opt = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=1e-4)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 12, enabled=self.dtype is torch.float16)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, enabled=self.dtype is torch.float16)
         self.loss_fn = nn.CrossEntropyLoss(label_smoothing=0.05)
 
     def autocast(self):

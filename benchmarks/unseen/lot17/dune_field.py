@@ -1,4 +1,5 @@
 """Fit a coordinate network to an airborne lidar survey of a dune field (height from easting, northing)."""
+
 import time
 
 import numpy as np
@@ -38,8 +39,10 @@ class FourierFeatures(nn.Module):
 def build(bands=48, width=128):
     return nn.Sequential(
         FourierFeatures(bands, 8.0),
-        nn.Linear(2 * bands, width), nn.ReLU(),
-        nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(2 * bands, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
         nn.Linear(width, 1),
     )
 

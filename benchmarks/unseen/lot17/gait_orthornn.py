@@ -1,4 +1,5 @@
 """Which of eight gaits does a leg-mounted gyroscope show?  A recurrent net with an orthogonal recurrence."""
+
 import math
 import time
 

@@ -1,4 +1,5 @@
 """Physics-informed network for a heated rod: u_t = a u_xx + s(x), ends held at zero, known start."""
+
 import argparse
 import math
 import time
@@ -48,7 +49,7 @@ def finite_differences(nx=201, nt=8000):
     force = source(x)
     for _ in range(nt):
         lap = torch.zeros_like(u)
-        lap[1:-1] = (u[2:] - 2 * u[1:-1] + u[:-2]) / dx ** 2
+        lap[1:-1] = (u[2:] - 2 * u[1:-1] + u[:-2]) / dx**2
         u = u + dt * (DIFFUSIVITY * lap + force)
         u[0] = u[-1] = 0
     return x.float(), u.float()

@@ -3,6 +3,7 @@
 Hourly rain and temperature are turned into effective rain by a small network shared by all gauges,
 and every gauge routes it to its outlet with its own unit hydrograph, which is learned lag by lag.
 """
+
 import argparse
 import time
 
@@ -67,7 +68,7 @@ class Catchments(nn.Module):
 
 
 def windows(series, starts, length):
-    return torch.stack([series[:, s:s + length] for s in starts])
+    return torch.stack([series[:, s : s + length] for s in starts])
 
 
 def main():
@@ -90,7 +91,7 @@ def main():
         starts = rng.integers(0, rain.shape[1] - args.window, args.batch).tolist()
         r, t, q = (windows(s, starts, args.window) for s in (rain, temp, flow))
         sim = model(r, t)
-        err = ((sim - q) / scale)[..., args.lags:]
+        err = ((sim - q) / scale)[..., args.lags :]
         loss = err.square().mean()
         opt.zero_grad()
         loss.backward()

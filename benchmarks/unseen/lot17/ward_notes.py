@@ -1,4 +1,5 @@
 """Predict the discharge ward from short coded clinical notes (bag of codes plus vitals)."""
+
 import gc
 import random
 import time
@@ -14,8 +15,9 @@ PATIENTS, BATCH, EPOCHS = 6_000, 48, 3
 def admit(rng, prototypes):
     """One patient: the codes of the stay, a list of (hour, vitals) readings and the ward."""
     ward = rng.randrange(WARDS)
-    codes = [rng.choice(prototypes[ward]) if rng.random() < 0.35 else rng.randrange(CODES)
-             for _ in range(rng.randint(6, 30))]
+    codes = [
+        rng.choice(prototypes[ward]) if rng.random() < 0.35 else rng.randrange(CODES) for _ in range(rng.randint(6, 30))
+    ]
     hour, readings = 0, []
     for _ in range(rng.randint(3, 7)):
         hour += rng.randint(1, 9)
@@ -71,7 +73,7 @@ def train_epoch(model, opt, patients, rng):
     rng.shuffle(order)
     losses = []
     for i in range(0, len(order) - BATCH + 1, BATCH):
-        batch = collate([patients[j] for j in order[i:i + BATCH]])
+        batch = collate([patients[j] for j in order[i : i + BATCH]])
         losses.append(run_batch(model, opt, batch))
         del batch
         if len(losses) % 5 == 0:

@@ -1,4 +1,5 @@
 """Sort patches of woven fabric into five defect classes, with a look at the health of the activations."""
+
 import time
 
 import torch
@@ -55,6 +56,7 @@ class ActivationLog:
         def record(module, inputs, output):
             out = output.detach()
             self.seen[name] = (out.std(), (out <= 0).float().mean())
+
         return record
 
     def __str__(self):

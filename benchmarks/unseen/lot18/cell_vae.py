@@ -1,4 +1,5 @@
 """Importance-weighted autoencoder on simulated single-cell expression profiles."""
+
 import math
 import time
 
@@ -28,9 +29,15 @@ class CellIWAE(nn.Module):
     def __init__(self, genes, hidden=288, latent=10, samples=8):
         super().__init__()
         self.samples, self.latent = samples, latent
-        self.encoder = nn.Sequential(nn.Linear(genes, hidden), nn.LayerNorm(hidden), nn.ReLU(),
-                                     nn.Linear(hidden, hidden), nn.LayerNorm(hidden), nn.ReLU(),
-                                     nn.Linear(hidden, 2 * latent))
+        self.encoder = nn.Sequential(
+            nn.Linear(genes, hidden),
+            nn.LayerNorm(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.LayerNorm(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 2 * latent),
+        )
         self.decoder = nn.Sequential(nn.Linear(latent, 64), nn.ReLU(), nn.Linear(64, genes))
         self.noise = nn.Parameter(torch.tensor(-1.0))
 
@@ -54,7 +61,7 @@ class CellIWAE(nn.Module):
 
 def minibatches(cells, size):
     order = torch.randperm(len(cells))
-    for part in order[:len(order) // size * size].split(size):
+    for part in order[: len(order) // size * size].split(size):
         yield cells[part]
 
 
@@ -84,8 +91,10 @@ def train(epochs=4, batch=48, lr=1e-3):
             total += loss.item()
             step += 1
         spent += time.perf_counter() - began
-        print(f"epoch {epoch} train {total / (len(train_cells) // batch):.2f} "
-              f"held out {held_out(model, test_cells):.2f}", flush=True)
+        print(
+            f"epoch {epoch} train {total / (len(train_cells) // batch):.2f} held out {held_out(model, test_cells):.2f}",
+            flush=True,
+        )
     print(f"{step} steps, {1000 * spent / step:.2f} ms/step")
 
 

@@ -1,4 +1,5 @@
 """Click-through-rate model (hashed fields, factorisation machine + MLP) on a simulated ad log."""
+
 import argparse
 import logging
 import time
@@ -36,8 +37,9 @@ class DeepFM(nn.Module):
         self.factors = nn.Embedding(buckets, dim)
         nn.init.normal_(self.factors.weight, std=0.05)
         nn.init.zeros_(self.linear.weight)
-        self.deep = nn.Sequential(nn.Linear(fields * dim, hidden), nn.ReLU(),
-                                  nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.deep = nn.Sequential(
+            nn.Linear(fields * dim, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+        )
 
     def forward(self, ids):
         v = self.factors(ids)

@@ -1,4 +1,5 @@
 """Masked-token pretraining of a small transformer on the standard library's source code."""
+
 import os
 import re
 import time
@@ -31,8 +32,9 @@ class CodeBERT(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(vocab, dim)
         self.pos = nn.Parameter(torch.zeros(length, dim))
-        block = nn.TransformerEncoderLayer(dim, heads, 2 * dim, dropout=0.0, batch_first=True,
-                                           norm_first=True, activation="gelu")
+        block = nn.TransformerEncoderLayer(
+            dim, heads, 2 * dim, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
+        )
         self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, vocab)
@@ -41,8 +43,7 @@ class CodeBERT(nn.Module):
     def forward(self, ids, labels):
         h = self.norm(self.blocks(self.tok(ids) + self.pos))
         logits = self.head(h)
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(),
-                                           ignore_index=-100)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
 
 class Pretrainer:

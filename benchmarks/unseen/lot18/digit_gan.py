@@ -1,4 +1,5 @@
 """Hinge GAN for 8x8 digits with a class-conditional generator."""
+
 import time
 
 import torch
@@ -13,8 +14,16 @@ class Generator(nn.Module):
     def __init__(self, width=256):
         super().__init__()
         self.label = nn.Embedding(CLASSES, 32)
-        self.net = nn.Sequential(nn.Linear(NOISE + 32, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-                                 nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 64), nn.Tanh())
+        self.net = nn.Sequential(
+            nn.Linear(NOISE + 32, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 64),
+            nn.Tanh(),
+        )
 
     def forward(self, z, y):
         return self.net(torch.cat([z, self.label(y)], 1))
@@ -23,8 +32,14 @@ class Generator(nn.Module):
 class Critic(nn.Module):
     def __init__(self, width=320):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(64, width), nn.LeakyReLU(0.2), nn.Linear(width, width),
-                                  nn.LeakyReLU(0.2), nn.Linear(width, width), nn.LeakyReLU(0.2))
+        self.body = nn.Sequential(
+            nn.Linear(64, width),
+            nn.LeakyReLU(0.2),
+            nn.Linear(width, width),
+            nn.LeakyReLU(0.2),
+            nn.Linear(width, width),
+            nn.LeakyReLU(0.2),
+        )
         self.score = nn.Linear(width, 1)
         self.label = nn.Embedding(CLASSES, width)
         nn.init.normal_(self.label.weight, std=0.05)

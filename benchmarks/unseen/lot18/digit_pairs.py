@@ -1,4 +1,5 @@
 """Contrastive embedding of handwritten digits, trained with a Shampoo optimizer of our own."""
+
 import time
 
 import torch
@@ -48,8 +49,9 @@ class Shampoo(Optimizer):
 class Encoder(nn.Module):
     def __init__(self, width=96, out=32):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(64, width, bias=False), nn.ReLU(),
-                                  nn.Linear(width, width, bias=False), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Linear(64, width, bias=False), nn.ReLU(), nn.Linear(width, width, bias=False), nn.ReLU()
+        )
         self.proj = nn.Linear(width, out, bias=False)
 
     def forward(self, x):

@@ -1,4 +1,5 @@
 """Sequence model for hourly electricity load: observe two days, predict the next hours."""
+
 import math
 import time
 
@@ -24,8 +25,15 @@ def make_series(n_hours=24 * 365 * 2, n_sites=12, seed=3):
         rows.append(daily + weekly + drift + rng.normal(0, 0.15, n_hours))
     series = np.stack(rows).astype(np.float32)
     series = (series - series.mean(1, keepdims=True)) / series.std(1, keepdims=True)
-    hour = np.stack([np.sin(2 * math.pi * t / 24), np.cos(2 * math.pi * t / 24),
-                     np.sin(2 * math.pi * t / 168), np.cos(2 * math.pi * t / 168)], -1)
+    hour = np.stack(
+        [
+            np.sin(2 * math.pi * t / 24),
+            np.cos(2 * math.pi * t / 24),
+            np.sin(2 * math.pi * t / 168),
+            np.cos(2 * math.pi * t / 168),
+        ],
+        -1,
+    )
     return torch.from_numpy(series), torch.from_numpy(hour.astype(np.float32))
 
 
@@ -58,8 +66,7 @@ def batches(series, cal, rng, last):
         pos = start[:, None] + span
         values = series[site[:, None], pos]
         calendar = cal[pos]
-        yield (values[:, :WINDOW], calendar[:, :WINDOW],
-               calendar[:, WINDOW:], values[:, WINDOW:])
+        yield (values[:, :WINDOW], calendar[:, :WINDOW], calendar[:, WINDOW:], values[:, WINDOW:])
 
 
 def main():

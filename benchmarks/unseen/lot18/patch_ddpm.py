@@ -1,4 +1,5 @@
 """Denoising diffusion on small greyscale patches cut from a drawn picture."""
+
 import math
 import time
 

@@ -1,4 +1,5 @@
 """Double DQN with proportional prioritised replay on a small pendulum simulator."""
+
 import math
 import random
 import time
@@ -49,8 +50,13 @@ class ReplayMemory:
         picks = random.choices(range(len(self.data)), k=k, weights=probs)
         weight = (len(self.data) * probs[picks]) ** -beta
         s, a, r, s2, d = zip(*[self.data[i] for i in picks])
-        batch = (torch.from_numpy(np.stack(s)), torch.tensor(a), torch.tensor(r),
-                 torch.from_numpy(np.stack(s2)), torch.tensor(d, dtype=torch.float32))
+        batch = (
+            torch.from_numpy(np.stack(s)),
+            torch.tensor(a),
+            torch.tensor(r),
+            torch.from_numpy(np.stack(s2)),
+            torch.tensor(d, dtype=torch.float32),
+        )
         return batch, picks, torch.from_numpy((weight / weight.max()).astype(np.float32))
 
     def update(self, picks, errors):
@@ -59,8 +65,7 @@ class ReplayMemory:
 
 
 def qnet(width):
-    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-                         nn.Linear(width, 2))
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
 
 
 def main(steps=1300, capacity=50000, size=128):

@@ -1,4 +1,5 @@
 """Fit an SIR epidemic with a physics-informed network and recover its rates."""
+
 import time
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ def simulate(cfg, beta=0.35, gamma=0.1):
     def rhs(_, y):
         s, i, _r = y
         return [-beta * s * i, beta * s * i - gamma * i, gamma * i]
+
     days = np.arange(0, cfg.horizon, 1.0)
     sol = solve_ivp(rhs, (0, cfg.horizon), [0.99, 0.01, 0.0], t_eval=days, rtol=1e-8)
     noise = np.random.default_rng(0).normal(0, 0.005, sol.y.T.shape)
@@ -73,8 +75,7 @@ def fit(cfg):
     model = Epidemic(cfg)
     physics = PhysicsLoss(model, cfg.horizon)
     rates = [model.log_beta, model.log_gamma]
-    opt = torch.optim.Adam([{"params": model.net.parameters()},
-                            {"params": rates, "lr": 10 * cfg.lr}], lr=cfg.lr)
+    opt = torch.optim.Adam([{"params": model.net.parameters()}, {"params": rates, "lr": 10 * cfg.lr}], lr=cfg.lr)
     start = time.perf_counter()
     for step in range(1, cfg.steps + 1):
         t_col = torch.rand(cfg.points, 1)
@@ -85,9 +86,11 @@ def fit(cfg):
         loss.backward()
         opt.step()
         if step % cfg.report == 0:
-            print(f"{step:5d} data {data.item():.5f} physics {residual.item():.5f} "
-                  f"beta {model.log_beta.exp().item():.3f} gamma {model.log_gamma.exp().item():.3f}",
-                  flush=True)
+            print(
+                f"{step:5d} data {data.item():.5f} physics {residual.item():.5f} "
+                f"beta {model.log_beta.exp().item():.3f} gamma {model.log_gamma.exp().item():.3f}",
+                flush=True,
+            )
     print(f"{1000 * (time.perf_counter() - start) / cfg.steps:.2f} ms/step")
     return model
 

@@ -35,6 +35,7 @@ def make_corpus(n_clips, seed):
 def mel_bank(n_mels, n_fft):
     def to_hz(m):
         return 700 * (10 ** (m / 2595) - 1)
+
     top = 2595 * np.log10(1 + RATE / 2 / 700)
     edges = to_hz(np.linspace(0, top, n_mels + 2))
     freqs = np.linspace(0, RATE / 2, n_fft // 2 + 1)

@@ -1,4 +1,5 @@
 """Matrix factorisation with a small tower, trained on pairwise ranking."""
+
 import time
 
 import numpy as np
@@ -47,8 +48,8 @@ class Ranker(nn.Module):
         self.users = nn.Embedding(N_USERS, dim)
         self.items = nn.Embedding(N_ITEMS, dim)
         self.tower = nn.Sequential(
-            nn.Linear(dim * 2, 512), nn.ReLU(),
-            nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
+            nn.Linear(dim * 2, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)
+        )
 
     def forward(self, user, item):
         x = torch.cat([self.users(user), self.items(item)], dim=-1)

@@ -1,4 +1,5 @@
 """Q-learning on a toy balancing task with prioritised replay."""
+
 import collections
 import time
 
@@ -45,7 +46,7 @@ class ReplayMemory:
         self.head = (self.head + 1) % self.capacity
 
     def sample(self, n):
-        scaled = [p ** self.alpha for p in self.priorities]
+        scaled = [p**self.alpha for p in self.priorities]
         total = sum(scaled)
         probs = [s / total for s in scaled]
         picks = np.random.choice(len(self.items), n, p=probs)
@@ -59,8 +60,7 @@ class ReplayMemory:
 
 
 def q_net():
-    return nn.Sequential(nn.Linear(4, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
-                         nn.Linear(256, 2))
+    return nn.Sequential(nn.Linear(4, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
 
 
 def main():

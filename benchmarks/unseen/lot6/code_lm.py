@@ -1,4 +1,5 @@
 """Character-pair tokens over Python sources, a small convolutional language model."""
+
 import collections
 import glob
 import os
@@ -54,7 +55,7 @@ class SubwordTokenizer:
 
 class Snippets(Dataset):
     def __init__(self, text, length=260):
-        self.chunks = [text[i:i + length] for i in range(0, len(text) - length, length)]
+        self.chunks = [text[i : i + length] for i in range(0, len(text) - length, length)]
 
     def __len__(self):
         return len(self.chunks)
@@ -92,8 +93,9 @@ def main():
     text = "".join(open(f, encoding="utf-8").read() for f in files)
     text = text.encode("ascii", "ignore").decode()
     tokenizer = SubwordTokenizer(text[:60000])
-    loader = DataLoader(Snippets(text), batch_size=12, shuffle=True, num_workers=2,
-                        collate_fn=Collate(tokenizer), drop_last=True)
+    loader = DataLoader(
+        Snippets(text), batch_size=12, shuffle=True, num_workers=2, collate_fn=Collate(tokenizer), drop_last=True
+    )
     model = LM()
     opt = torch.optim.AdamW(model.parameters(), lr=2e-3)
     start = time.time()

@@ -1,4 +1,5 @@
 """Graph convolution over contact graphs, predicting a score per node."""
+
 import time
 
 import torch

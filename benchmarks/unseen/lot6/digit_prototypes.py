@@ -1,4 +1,5 @@
 """Learn soft prototypes for scikit-learn's digits with an embedding net."""
+
 import time
 
 import torch
@@ -12,8 +13,7 @@ N_PROTO, DIM = 400, 64
 class PrototypeNet(nn.Module):
     def __init__(self, classes=10):
         super().__init__()
-        self.encoder = nn.Sequential(
-            nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, DIM))
+        self.encoder = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, DIM))
         self.prototypes = nn.Parameter(torch.randn(N_PROTO, DIM))
         self.votes = nn.Linear(N_PROTO, classes)
 
@@ -45,7 +45,7 @@ def main():
         order = torch.randperm(len(x))
         total = 0.0
         for i in range(0, len(x) - batch + 1, batch):
-            idx = order[i:i + batch]
+            idx = order[i : i + batch]
             logits, q = model(x[idx])
             balance = (q.mean(0) * torch.log(q.mean(0) * N_PROTO)).sum()
             loss = F.cross_entropy(logits, y[idx]) + 0.1 * balance

@@ -1,4 +1,5 @@
 """A convolutional classifier for scikit-learn's digits."""
+
 import time
 
 import numpy as np
@@ -28,8 +29,12 @@ class Block(nn.Module):
     def __init__(self, c_in, c_out):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(c_in, c_out, 3, padding=1, bias=False), nn.BatchNorm2d(c_out), nn.ReLU(),
-            nn.Conv2d(c_out, c_out, 3, padding=1, bias=False), nn.BatchNorm2d(c_out))
+            nn.Conv2d(c_in, c_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(c_out),
+            nn.ReLU(),
+            nn.Conv2d(c_out, c_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(c_out),
+        )
         self.skip = nn.Conv2d(c_in, c_out, 1)
 
     def forward(self, x):
@@ -38,14 +43,19 @@ class Block(nn.Module):
 
 def build():
     return nn.Sequential(
-        Block(1, 48), Block(48, 48), nn.MaxPool2d(2), Block(48, 96),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 10))
+        Block(1, 48),
+        Block(48, 48),
+        nn.MaxPool2d(2),
+        Block(48, 96),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(96, 10),
+    )
 
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Digits(), batch_size=32, shuffle=True, num_workers=2,
-                        persistent_workers=True, drop_last=True)
+    loader = DataLoader(Digits(), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True)
     model = build()
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loss_fn = nn.CrossEntropyLoss()

@@ -1,4 +1,5 @@
 """Train a small keyword spotter on one-second clips."""
+
 import os
 import tempfile
 import time
@@ -50,10 +51,16 @@ class Spotter(nn.Module):
     def __init__(self, width=32):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv1d(1, width, 33, stride=4), nn.BatchNorm1d(width), nn.ReLU(),
-            nn.Conv1d(width, width, 9, stride=2), nn.BatchNorm1d(width), nn.ReLU(),
-            nn.Conv1d(width, width * 2, 9, stride=2), nn.ReLU(),
-            nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+            nn.Conv1d(1, width, 33, stride=4),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Conv1d(width, width, 9, stride=2),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Conv1d(width, width * 2, 9, stride=2),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
             nn.Linear(width * 2, CLASSES),
         )
 
@@ -64,8 +71,9 @@ class Spotter(nn.Module):
 def main():
     torch.manual_seed(0)
     paths = make_shards(tempfile.mkdtemp())
-    loader = DataLoader(ClipDataset(paths), batch_size=16, shuffle=True,
-                        num_workers=2, persistent_workers=True, drop_last=True)
+    loader = DataLoader(
+        ClipDataset(paths), batch_size=16, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True
+    )
     model = Spotter()
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss_fn = nn.CrossEntropyLoss()

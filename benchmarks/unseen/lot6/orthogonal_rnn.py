@@ -1,4 +1,5 @@
 """Recurrent network with an orthogonal transition on a copy-like task."""
+
 import time
 
 import torch

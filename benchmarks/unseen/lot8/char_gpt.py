@@ -1,4 +1,5 @@
 """Character-level transformer on Python's own standard library."""
+
 import glob
 import math
 import os
@@ -67,8 +68,9 @@ def main():
     model = CharGPT(vocab)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
     steps, warmup = 250, 20
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(
-        (s + 1) / warmup, 0.5 * (1 + math.cos(math.pi * s / steps))))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min((s + 1) / warmup, 0.5 * (1 + math.cos(math.pi * s / steps)))
+    )
     running = torch.zeros(())
     for step, (x, y) in enumerate(batches(data, 24, steps, generator), 1):
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())

@@ -1,4 +1,5 @@
 """Small next-token language model over Python sources, streamed by workers."""
+
 import glob
 import io
 import os
@@ -49,7 +50,7 @@ class SourceStream(IterableDataset):
             if number % world != rank:
                 continue
             for start in range(0, len(ids) - BLOCK - 1, STRIDE):
-                window = torch.tensor(ids[start:start + BLOCK + 1])
+                window = torch.tensor(ids[start : start + BLOCK + 1])
                 yield window[:-1], window[1:]
 
 
@@ -69,15 +70,13 @@ class CodeLM(nn.Module):
 def main():
     torch.manual_seed(0)
     root = sysconfig.get_paths()["stdlib"]
-    files = [f for f in sorted(glob.glob(os.path.join(root, "*.py")))
-             if os.path.getsize(f) < 60000][:150]
+    files = [f for f in sorted(glob.glob(os.path.join(root, "*.py"))) if os.path.getsize(f) < 60000][:150]
     model = CodeLM()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     criterion = nn.CrossEntropyLoss()
     step = 0
     for epoch in range(6):
-        loader = DataLoader(SourceStream(files, seed=epoch), batch_size=64,
-                            num_workers=2, drop_last=True)
+        loader = DataLoader(SourceStream(files, seed=epoch), batch_size=64, num_workers=2, drop_last=True)
         for x, y in loader:
             optimizer.zero_grad()
             logits = model(x)

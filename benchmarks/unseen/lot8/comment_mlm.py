@@ -1,4 +1,5 @@
 """Masked-token pretraining of a small encoder on documentation text."""
+
 import collections
 import glob
 import os
@@ -22,7 +23,7 @@ def load_corpus():
     common = [w for w, _ in collections.Counter(words).most_common(VOCAB - 3)]
     index = {w: i + 3 for i, w in enumerate(common)}
     ids = torch.tensor([index.get(w, UNK) for w in words])
-    return ids[:len(ids) // LENGTH * LENGTH].view(-1, LENGTH)
+    return ids[: len(ids) // LENGTH * LENGTH].view(-1, LENGTH)
 
 
 def corrupt(tokens, generator, rate=0.15):
@@ -36,8 +37,7 @@ class MaskedLM(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(VOCAB, dim)
         self.positions = nn.Parameter(torch.zeros(LENGTH, dim))
-        layer = nn.TransformerEncoderLayer(dim, 4, 2 * dim, dropout=0.0, batch_first=True,
-                                           norm_first=True)
+        layer = nn.TransformerEncoderLayer(dim, 4, 2 * dim, dropout=0.0, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.transform = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
         self.decoder = nn.Linear(dim, VOCAB)
@@ -45,8 +45,7 @@ class MaskedLM(nn.Module):
     def forward(self, tokens, targets):
         hidden = self.encoder(self.tokens(tokens) + self.positions)
         scores = self.decoder(self.transform(hidden))
-        return nn.functional.cross_entropy(
-            scores.view(-1, VOCAB), targets.view(-1), ignore_index=-100)
+        return nn.functional.cross_entropy(scores.view(-1, VOCAB), targets.view(-1), ignore_index=-100)
 
 
 def main():
@@ -58,7 +57,7 @@ def main():
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, total_iters=30)
     order = torch.randperm(len(corpus), generator=generator)
     for step in range(160):
-        rows = order[step * 12:(step + 1) * 12]
+        rows = order[step * 12 : (step + 1) * 12]
         tokens, targets = corrupt(corpus[rows], generator)
         optimizer.zero_grad()
         loss = model(tokens, targets)

@@ -1,4 +1,5 @@
 """Digit classifier that also reports how alive its activations are."""
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -13,9 +14,8 @@ class DigitEncoder(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, width, 3, padding=1)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(width, width, 3, padding=1),
-                          nn.BatchNorm2d(width), nn.ReLU())
-            for _ in range(4))
+            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()) for _ in range(4)
+        )
         self.head = nn.Linear(width, 10)
 
     def forward(self, x):
@@ -39,8 +39,8 @@ class ActivationMonitor:
     def make_hook(self, name):
         def hook(module, inputs, output):
             out = output.detach()
-            self.stats[name] = (out.mean().item(), out.std().item(),
-                                (out > 0).float().mean().item())
+            self.stats[name] = (out.mean().item(), out.std().item(), (out > 0).float().mean().item())
+
         return hook
 
     def record(self, step):
@@ -79,8 +79,7 @@ def main():
             if recording:
                 alive = monitor.record(step)
             step += 1
-        print(f"epoch {epoch} loss {loss.item():.4f} alive {alive:.3f} "
-              f"acc {evaluate(model, x[1500:], y[1500:]):.3f}")
+        print(f"epoch {epoch} loss {loss.item():.4f} alive {alive:.3f} acc {evaluate(model, x[1500:], y[1500:]):.3f}")
 
 
 if __name__ == "__main__":

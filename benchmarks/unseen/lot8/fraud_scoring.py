@@ -1,4 +1,5 @@
 """Fraud scoring on card transactions; rare positives are drawn more often."""
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -17,8 +18,7 @@ class Transactions(Dataset):
         return len(self.labels)
 
     def __getitem__(self, index):
-        return (torch.from_numpy(self.features[index]),
-                int(self.merchants[index]), self.labels[index])
+        return (torch.from_numpy(self.features[index]), int(self.merchants[index]), self.labels[index])
 
 
 class BalancedSampler(Sampler):
@@ -43,8 +43,12 @@ class FraudNet(nn.Module):
         super().__init__()
         self.merchant = nn.Embedding(merchants, 16)
         self.layers = nn.Sequential(
-            nn.Linear(features + 16, width), nn.ReLU(), nn.Dropout(0.1),
-            nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1),
+            nn.Linear(features + 16, width),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Dropout(0.1),
             nn.Linear(width, 1),
         )
 
@@ -57,8 +61,7 @@ def main():
     torch.manual_seed(0)
     dataset = Transactions()
     sampler = BalancedSampler(dataset.labels, length=64 * 70)
-    loader = DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=2,
-                        persistent_workers=True)
+    loader = DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=2, persistent_workers=True)
     model = FraudNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
     criterion = nn.BCEWithLogitsLoss()

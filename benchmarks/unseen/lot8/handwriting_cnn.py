@@ -1,4 +1,5 @@
 """Residual CNN on upscaled digits with light augmentation in loader workers."""
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -18,7 +19,7 @@ class Handwriting(Dataset):
 
     def __getitem__(self, index):
         dy, dx = np.random.randint(0, 5, 2) if self.train else (2, 2)
-        crop = self.images[index, dy:dy + 24, dx:dx + 24]
+        crop = self.images[index, dy : dy + 24, dx : dx + 24]
         if self.train:
             crop = crop * np.float32(np.random.uniform(0.8, 1.2))
         return torch.from_numpy(np.ascontiguousarray(crop))[None], self.labels[index]
@@ -28,8 +29,12 @@ class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x):
         return torch.relu(x + self.body(x))
@@ -37,10 +42,17 @@ class Block(nn.Module):
 
 def build_model(width=32):
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, stride=2, padding=1), nn.ReLU(),
-        Block(width), Block(width),
-        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU(), Block(2 * width),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, 10))
+        nn.Conv2d(1, width, 3, stride=2, padding=1),
+        nn.ReLU(),
+        Block(width),
+        Block(width),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+        nn.ReLU(),
+        Block(2 * width),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * width, 10),
+    )
 
 
 @torch.no_grad()
@@ -56,8 +68,7 @@ def main():
     digits = load_digits()
     train = Handwriting(digits.images[:1500], digits.target[:1500], train=True)
     test = Handwriting(digits.images[1500:], digits.target[1500:], train=False)
-    loader = DataLoader(train, batch_size=64, shuffle=True, drop_last=True,
-                        num_workers=2, persistent_workers=True)
+    loader = DataLoader(train, batch_size=64, shuffle=True, drop_last=True, num_workers=2, persistent_workers=True)
     test_loader = DataLoader(test, batch_size=256)
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)

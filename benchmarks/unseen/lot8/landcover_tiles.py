@@ -1,4 +1,5 @@
 """Land-cover classification on multispectral tiles packed into one archive."""
+
 import os
 import tempfile
 
@@ -50,10 +51,15 @@ class TileNet(nn.Module):
     def __init__(self, bands=4):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(bands, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(),
+            nn.Conv2d(bands, 24, 3, padding=1),
+            nn.BatchNorm2d(24),
+            nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(24, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Conv2d(24, 48, 3, padding=1),
+            nn.BatchNorm2d(48),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
         )
         self.head = nn.Linear(48, CLASSES)
 
@@ -66,8 +72,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tiles.npz")
         build_archive(path)
-        loader = DataLoader(TileDataset(path), batch_size=16, shuffle=True,
-                            num_workers=2, persistent_workers=True, drop_last=True)
+        loader = DataLoader(
+            TileDataset(path), batch_size=16, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True
+        )
         model = TileNet()
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         criterion = nn.CrossEntropyLoss()

@@ -1,4 +1,5 @@
 """Variational autoencoder over vibration windows from rotating machines."""
+
 import logging
 
 import numpy as np
@@ -23,13 +24,12 @@ def vibration_windows(count=2700, seed=4):
 class VibrationVAE(nn.Module):
     def __init__(self, latent=12, width=384):
         super().__init__()
-        self.encoder = nn.Sequential(
-            nn.Linear(WINDOW, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+        self.encoder = nn.Sequential(nn.Linear(WINDOW, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.mean = nn.Linear(width, latent)
         self.logvar = nn.Linear(width, latent)
         self.decoder = nn.Sequential(
-            nn.Linear(latent, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(),
-            nn.Linear(width, WINDOW))
+            nn.Linear(latent, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, WINDOW)
+        )
 
     def forward(self, x):
         h = self.encoder(x)
@@ -53,8 +53,7 @@ def train_epoch(model, loader, optimizer, beta):
         output, mean, logvar = model(x)
         loss = elbo(x, output, mean, logvar, beta)
         loss.backward()
-        log.debug(f"grads {[p.grad for p in model.parameters()]} "
-                  f"moments {optimizer.state_dict()}")
+        log.debug(f"grads {[p.grad for p in model.parameters()]} moments {optimizer.state_dict()}")
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         total += loss.item()
@@ -64,8 +63,7 @@ def train_epoch(model, loader, optimizer, beta):
 def main():
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.manual_seed(0)
-    loader = DataLoader(TensorDataset(vibration_windows()), batch_size=128,
-                        shuffle=True, drop_last=True)
+    loader = DataLoader(TensorDataset(vibration_windows()), batch_size=128, shuffle=True, drop_last=True)
     model = VibrationVAE()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(14):

@@ -1,4 +1,5 @@
 """Deep Q-learning with prioritised replay on a small pendulum simulation."""
+
 import collections
 import math
 import random
@@ -24,7 +25,7 @@ class Pendulum:
         self.speed += 0.05 * (15 * math.sin(self.angle) + 3 * force)
         self.speed = max(-8.0, min(8.0, self.speed))
         self.angle = (self.angle + 0.05 * self.speed + math.pi) % (2 * math.pi) - math.pi
-        return -(self.angle ** 2 + 0.1 * self.speed ** 2)
+        return -(self.angle**2 + 0.1 * self.speed**2)
 
 
 class Replay:
@@ -65,8 +66,7 @@ def play(env, replay, count, rng):
 
 
 def build_net():
-    return nn.Sequential(nn.Linear(3, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
-                         nn.Linear(256, 3))
+    return nn.Sequential(nn.Linear(3, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 3))
 
 
 def main():

@@ -1,4 +1,5 @@
 """Forecast water levels with a recurrent net whose transition stays orthogonal."""
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -24,7 +25,8 @@ class LevelForecaster(nn.Module):
         self.hidden = hidden
         self.read = nn.Linear(inputs, hidden)
         self.transition = parametrizations.orthogonal(
-            nn.Linear(hidden, hidden, bias=False), orthogonal_map="matrix_exp")
+            nn.Linear(hidden, hidden, bias=False), orthogonal_map="matrix_exp"
+        )
         self.gain = nn.Parameter(torch.zeros(hidden))
         self.out = nn.Linear(hidden, HORIZON)
 

@@ -1,4 +1,5 @@
 """Route support tickets (here: snippets of source) to the owning team."""
+
 import glob
 import os
 import sqlite3
@@ -21,9 +22,9 @@ def build_database(path, wanted=14000):
         for file in sorted(glob.glob(os.path.join(root, name, "**", "*.py"), recursive=True)):
             with open(file, encoding="utf-8", errors="ignore") as f:
                 text = f.read()
-            rows += [(text[i:i + 500], team) for i in range(0, len(text), 250)]
+            rows += [(text[i : i + 500], team) for i in range(0, len(text), 250)]
     while len(rows) < wanted:
-        rows += rows[:wanted - len(rows)]
+        rows += rows[: wanted - len(rows)]
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE tickets (id INTEGER PRIMARY KEY, body TEXT, team INTEGER)")
     db.executemany("INSERT INTO tickets (body, team) VALUES (?, ?)", rows[:wanted])
@@ -45,10 +46,8 @@ class TicketDataset(Dataset):
     def __getitem__(self, index):
         if self.db is None:
             self.db = sqlite3.connect(self.path)
-        row = self.db.execute(
-            "SELECT body, team FROM tickets ORDER BY id LIMIT 1 OFFSET ?", (index,)
-        ).fetchone()
-        words = row[0].split()[:self.max_tokens]
+        row = self.db.execute("SELECT body, team FROM tickets ORDER BY id LIMIT 1 OFFSET ?", (index,)).fetchone()
+        words = row[0].split()[: self.max_tokens]
         ids = torch.zeros(self.max_tokens, dtype=torch.long)
         for i, word in enumerate(words):
             ids[i] = 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)

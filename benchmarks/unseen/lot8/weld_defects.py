@@ -1,4 +1,5 @@
 """Weld defect classifier: radiographs are stored as compressed raw frames."""
+
 import gzip
 import os
 import tempfile
@@ -20,7 +21,7 @@ def write_frames(folder, count=144):
         frame = rng.normal(900, 60, (SIDE, SIDE))
         if label:
             y, x = rng.integers(20, SIDE - 20, 2)
-            frame[y - 6:y + 6, x - 6:x + 6] += 350
+            frame[y - 6 : y + 6, x - 6 : x + 6] += 350
         path = os.path.join(folder, f"frame_{i:04d}.raw.gz")
         with gzip.open(path, "wb", compresslevel=1) as f:
             f.write(frame.astype("<u2").tobytes())
@@ -56,10 +57,15 @@ class WeldDataset(Dataset):
 
 def build_model():
     return nn.Sequential(
-        nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(64, 2),
+        nn.Conv2d(1, 16, 5, stride=2, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 2),
     )
 
 

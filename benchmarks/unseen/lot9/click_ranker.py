@@ -1,4 +1,5 @@
 """Train a click model on user/item identifiers."""
+
 import argparse
 
 import numpy as np
@@ -24,9 +25,13 @@ class ClickLog:
     def batches(self, batch_size, rng):
         order = rng.permutation(len(self.clicks))
         for start in range(0, len(order) - batch_size + 1, batch_size):
-            idx = order[start:start + batch_size]
-            yield (torch.from_numpy(self.users[idx]), torch.from_numpy(self.items[idx]),
-                   torch.from_numpy(self.context[idx]), torch.from_numpy(self.clicks[idx]))
+            idx = order[start : start + batch_size]
+            yield (
+                torch.from_numpy(self.users[idx]),
+                torch.from_numpy(self.items[idx]),
+                torch.from_numpy(self.context[idx]),
+                torch.from_numpy(self.clicks[idx]),
+            )
 
 
 class ClickModel(nn.Module):
@@ -35,8 +40,10 @@ class ClickModel(nn.Module):
         self.user = nn.Embedding(N_USERS, dim)
         self.item = nn.Embedding(N_ITEMS, dim)
         self.mlp = nn.Sequential(
-            nn.Linear(2 * dim + 16, 256), nn.ReLU(),
-            nn.Linear(256, 128), nn.ReLU(),
+            nn.Linear(2 * dim + 16, 256),
+            nn.ReLU(),
+            nn.Linear(256, 128),
+            nn.ReLU(),
             nn.Linear(128, 1),
         )
         nn.init.normal_(self.user.weight, std=0.05)

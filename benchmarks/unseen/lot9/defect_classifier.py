@@ -1,4 +1,5 @@
 """Classify surface-scan tiles (synthetic) into four defect types."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -23,11 +24,11 @@ class ScanTiles(Dataset):
         label = int(self.labels[i])
         y, x = self.centre[i]
         if label == 1:
-            tile[:, y - 1:y + 1, :] += 0.8
+            tile[:, y - 1 : y + 1, :] += 0.8
         elif label == 2:
-            tile[:, :, x - 1:x + 1] += 0.8
+            tile[:, :, x - 1 : x + 1] += 0.8
         elif label == 3:
-            tile[:, y - 4:y + 4, x - 4:x + 4] += 0.8
+            tile[:, y - 4 : y + 4, x - 4 : x + 4] += 0.8
         if np.random.rand() < 0.5:
             tile = tile[:, :, ::-1]
         return tile, label
@@ -43,8 +44,12 @@ class TileNet(nn.Module):
     def __init__(self, n_classes=4):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
+            nn.Conv2d(3, 16, 5, stride=2, padding=2),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
         )
         self.head = nn.Linear(32, n_classes)
 
@@ -55,8 +60,9 @@ class TileNet(nn.Module):
 def main():
     torch.manual_seed(0)
     dataset = ScanTiles(n_tiles=6400)
-    loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=2,
-                        collate_fn=collate, persistent_workers=True)
+    loader = DataLoader(
+        dataset, batch_size=64, shuffle=True, num_workers=2, collate_fn=collate, persistent_workers=True
+    )
     model = TileNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 

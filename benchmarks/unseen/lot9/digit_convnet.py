@@ -1,4 +1,5 @@
 """Convolutional classifier for the scikit-learn digits with light augmentation."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -27,13 +28,19 @@ class Digits(Dataset):
 
 
 def block(n_in, n_out):
-    return nn.Sequential(nn.Conv2d(n_in, n_out, 3, padding=1, bias=False),
-                         nn.BatchNorm2d(n_out), nn.ReLU(inplace=True))
+    return nn.Sequential(nn.Conv2d(n_in, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU(inplace=True))
 
 
 def make_model():
-    return nn.Sequential(block(1, 32), block(32, 64), nn.MaxPool2d(2), block(64, 128),
-                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128 * 9, 10))
+    return nn.Sequential(
+        block(1, 32),
+        block(32, 64),
+        nn.MaxPool2d(2),
+        block(64, 128),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128 * 9, 10),
+    )
 
 
 @torch.no_grad()
@@ -47,10 +54,15 @@ def accuracy(model, loader):
 def main(epochs=12, batch_size=64):
     torch.manual_seed(0)
     digits = load_digits()
-    x_train, x_test, y_train, y_test = train_test_split(
-        digits.images, digits.target, test_size=0.2, random_state=0)
-    train = DataLoader(Digits(x_train, y_train, True), batch_size=batch_size, shuffle=True,
-                       num_workers=2, persistent_workers=True, drop_last=True)
+    x_train, x_test, y_train, y_test = train_test_split(digits.images, digits.target, test_size=0.2, random_state=0)
+    train = DataLoader(
+        Digits(x_train, y_train, True),
+        batch_size=batch_size,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+        drop_last=True,
+    )
     test = DataLoader(Digits(x_test, y_test, False), batch_size=128)
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)

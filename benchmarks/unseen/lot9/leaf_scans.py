@@ -1,4 +1,5 @@
 """Disease grading of large synthetic leaf scans from random crops."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -35,7 +36,7 @@ class RandomCrop:
 
     def __call__(self, image):
         y, x = np.random.randint(0, image.shape[0] - self.size + 1, size=2)
-        return image[y:y + self.size, x:x + self.size]
+        return image[y : y + self.size, x : x + self.size]
 
 
 class Compose:
@@ -55,7 +56,7 @@ class LeafScans(Dataset):
         self.scans = rng.normal(0.5, 0.08, (n_scans, size, size)).astype(np.float32)
         for scan, grade in zip(self.scans, self.grades):
             for y, x in rng.integers(0, size - 6, size=(60 * grade, 2)):
-                scan[y:y + 6, x:x + 6] -= 0.3
+                scan[y : y + 6, x : x + 6] -= 0.3
         self.transform = transform
 
     def __len__(self):
@@ -68,10 +69,17 @@ class LeafScans(Dataset):
 
 def make_model():
     return nn.Sequential(
-        nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 5),
+        nn.Conv2d(1, 16, 5, stride=2, padding=2),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 5),
     )
 
 
@@ -79,8 +87,7 @@ def main(epochs=8, batch_size=16):
     torch.manual_seed(0)
     transform = Compose([Rotate(25), Blur(1.2), Contrast(), RandomCrop(64)])
     dataset = LeafScans(480, transform)
-    loader = DataLoader(dataset, batch_size=batch_size, shuffle=True, num_workers=2,
-                        persistent_workers=True)
+    loader = DataLoader(dataset, batch_size=batch_size, shuffle=True, num_workers=2, persistent_workers=True)
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for epoch in range(epochs):

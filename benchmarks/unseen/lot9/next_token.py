@@ -1,4 +1,5 @@
 """Next-token model: read a window of Python tokens, predict the one that follows."""
+
 import collections
 import io
 import pathlib

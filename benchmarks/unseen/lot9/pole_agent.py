@@ -1,4 +1,5 @@
 """Value learning on a toy balancing task with a prioritised replay memory."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ class PriorityMemory:
         self.size = min(self.size + n, self.capacity)
 
     def sample(self, batch_size):
-        p = self.priority[:self.size] ** self.alpha
+        p = self.priority[: self.size] ** self.alpha
         p /= p.sum()
         idx = np.random.choice(self.size, batch_size, p=p)
         weight = (self.size * p[idx]) ** -self.beta
@@ -57,8 +58,7 @@ class ToyEnv:
 
 
 def make_net():
-    return nn.Sequential(nn.Linear(OBS, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
-                         nn.Linear(256, ACTIONS))
+    return nn.Sequential(nn.Linear(OBS, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, ACTIONS))
 
 
 def main(steps=300, batch_size=256):

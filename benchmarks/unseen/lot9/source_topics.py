@@ -1,4 +1,5 @@
 """Predict which standard-library package a snippet of Python comes from."""
+
 import collections
 import pathlib
 import re
@@ -20,7 +21,7 @@ def load_snippets(lines_per_snippet=32):
         for path in sorted((root / package).rglob("*.py")):
             lines = path.read_text(encoding="utf-8", errors="ignore").splitlines()
             for i in range(0, len(lines) - lines_per_snippet, lines_per_snippet):
-                snippets.append(("\n".join(lines[i:i + lines_per_snippet]), label))
+                snippets.append(("\n".join(lines[i : i + lines_per_snippet]), label))
     return snippets
 
 
@@ -47,7 +48,7 @@ class PairTokenizer:
     def merge(symbols, pair):
         out, i = [], 0
         while i < len(symbols):
-            if tuple(symbols[i:i + 2]) == pair:
+            if tuple(symbols[i : i + 2]) == pair:
                 out.append(symbols[i] + symbols[i + 1])
                 i += 2
             else:
@@ -77,7 +78,7 @@ class Snippets(Dataset):
 
     def __getitem__(self, i):
         text, label = self.snippets[i]
-        ids = self.tokenizer.encode(text)[:self.max_len] or [1]
+        ids = self.tokenizer.encode(text)[: self.max_len] or [1]
         return torch.tensor(ids), label
 
 
@@ -90,8 +91,15 @@ def main():
     torch.manual_seed(0)
     snippets = load_snippets()
     tokenizer = PairTokenizer([t for t, _ in snippets])
-    loader = DataLoader(Snippets(snippets, tokenizer), batch_size=48, shuffle=True, drop_last=True,
-                        num_workers=2, collate_fn=collate, persistent_workers=True)
+    loader = DataLoader(
+        Snippets(snippets, tokenizer),
+        batch_size=48,
+        shuffle=True,
+        drop_last=True,
+        num_workers=2,
+        collate_fn=collate,
+        persistent_workers=True,
+    )
     embed = nn.Embedding(len(tokenizer.ids) + 2, 32, padding_idx=0)
     conv = nn.Conv1d(32, 32, 3, padding=1)
     head = nn.Linear(32, len(PACKAGES))

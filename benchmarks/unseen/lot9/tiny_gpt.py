@@ -1,4 +1,5 @@
 """Character-level transformer on the sources of the Python standard library."""
+
 import pathlib
 import sysconfig
 
@@ -48,7 +49,7 @@ class TinyGPT(nn.Module):
         self.head = nn.Linear(dim, vocab)
 
     def forward(self, x):
-        h = self.token(x) + self.position[:x.shape[1]]
+        h = self.token(x) + self.position[: x.shape[1]]
         return self.head(self.norm(self.blocks(h)))
 
 

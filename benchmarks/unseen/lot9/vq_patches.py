@@ -1,4 +1,5 @@
 """Vector-quantised autoencoder on 4x4 patches of the scikit-learn digits."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ class Codebook(nn.Module):
     def assign(self, z):
         with torch.no_grad():
             diff = z.unsqueeze(1) - self.codes.unsqueeze(0)
-            dist = (diff ** 2).sum(dim=-1)
+            dist = (diff**2).sum(dim=-1)
             return dist.argmin(dim=1)
 
     def forward(self, z):
@@ -35,12 +36,14 @@ class PatchVQ(nn.Module):
     def __init__(self, dim=64, n_codes=256):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(1, 32, 4, stride=4), nn.ReLU(),
+            nn.Conv2d(1, 32, 4, stride=4),
+            nn.ReLU(),
             nn.Conv2d(32, dim, 1),
         )
         self.codebook = Codebook(n_codes, dim)
         self.decoder = nn.Sequential(
-            nn.Conv2d(dim, 64, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(dim, 64, 3, padding=1),
+            nn.ReLU(),
             nn.ConvTranspose2d(64, 1, 4, stride=4),
         )
 
@@ -63,7 +66,7 @@ def main(epochs=7, batch_size=64, lr=2e-3):
         order = torch.randperm(len(images))
         used = set()
         for start in range(0, len(order) - batch_size + 1, batch_size):
-            batch = images[order[start:start + batch_size]]
+            batch = images[order[start : start + batch_size]]
             recon, vq_loss, index = model(batch)
             recon_loss = F.mse_loss(recon, batch)
             loss = recon_loss + vq_loss

@@ -1,4 +1,5 @@
 """Sequence tagger with a conditional random field on synthetic address lines."""
+
 import numpy as np
 import torch
 from torch import nn
