@@ -12,7 +12,7 @@ from .torch_internals import function_mode_stack, mode_stack, profiler_on
 
 LONGEST_WINDOW = 25
 LEAST_LOOKS = 8
-"""Steps, and looks at them, from which on a profiler that is on at all of these is not taken for one with a schedule."""
+"""Steps, and looks at them, from which on a profiler that is on at all of these is taken for one without a schedule."""
 WITHIN = 20
 """Forwards that have to have been looked at, and of which a mode has to be on around half, to be told."""
 NOT_TOLD = re.compile(

@@ -1,5 +1,6 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,10 @@ from .sampled import with_samples
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
+OF_DEVICES: Final = re.compile(
+    ", and on a device the host waits( for the answer)?|, in pinned memory where the model is on a device|"
+    "; on a GPU, where each [^;]*"
+)
 PROFILE: Final = "--profile"
 """The option of `hotlap run` that asks for one."""
 MEND: Final = "mend what made the command fail (its own error says it), then run again"
@@ -47,6 +52,8 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
     found = _of_the_loop(found)
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
+    if found.device == "cpu":
+        findings = tuple(map(without_devices, findings))
     pairs = zip(findings, found.findings, strict=True)
     left = [one for one, before in pairs if one.levers or not tried.intersection(before.levers)]
     then = MEND if run.record.failed_itself else next_of(left)
@@ -91,6 +98,13 @@ def _not_taken(rank: RankFolder, asked: bool) -> str | None:
         return None
     said = "no profile was taken" if profile.file is None else "the profile is not whole"
     return f"{said}: {profile.note}" if profile.note else said
+
+
+def without_devices(finding: Finding) -> Finding:
+    """What is said of a run on the CPU, without what would hold on a device."""
+    return msgspec.structs.replace(
+        finding, why=OF_DEVICES.sub("", finding.why), instead=OF_DEVICES.sub("", finding.instead)
+    )
 
 
 def without_untold(finding: Finding) -> Finding:
