@@ -1,7 +1,7 @@
 """Train a mixer that copies its activations into another order before and after each small step of work.
 
 cause: compute on cpu, bandwidth on cuda
-bound: compute on cpu, bandwidth on cuda
+bound: bandwidth
 needs: cpu
 place: line
 """

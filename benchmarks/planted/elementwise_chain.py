@@ -1,7 +1,7 @@
 """Train with an activation that is written out as a chain of elementwise operations.
 
 cause: compute on cpu, bandwidth on cuda
-bound: compute on cpu, bandwidth on cuda
+bound: bandwidth
 needs: cpu
 place: line
 """

@@ -13,7 +13,7 @@ from hotlap.agent.facts import Script
 from hotlap.agent.facts.hooks import most_alike
 from hotlap.agent.facts.inputs import padded_steps, padding
 from hotlap.agent.facts.optimizer import describe_optimizer, idle_rows, look_at_optimizer
-from hotlap.agent.habits import switches
+from hotlap.agent.habits import Habits, switches
 
 from .harness import Runner, check_clean
 
@@ -412,3 +412,18 @@ def test_an_error_in_these_looks_ends_them_alone(runner: Runner) -> None:
         ("habits", "RuntimeError: injected into habits")
     ]
     assert len(ran.steps) == 20 and ran.facts.optimizer_steps == 20
+
+
+def test_a_profiler_is_seen_at_looks_that_skip_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of short steps not each is looked at, nor those of hotlap's own windows: it was on in all 80 and not told."""
+    on = True
+    monkeypatch.setattr("hotlap.agent.habits.profiler_on", lambda: on)
+    skips, scheduled, few = Habits(), Habits(), Habits()
+    for at in [*range(10), *range(20, 40, 3)]:
+        skips.step_done(at)
+    for at in (0, 30):
+        few.step_done(at)
+    for at in range(80):
+        on = at % 10 > 6
+        scheduled.step_done(at)
+    assert [one.switches for one in (skips, few, scheduled)] == [{"profiler"}, set(), set()]

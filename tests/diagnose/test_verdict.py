@@ -1,11 +1,14 @@
 """The whole verdict of a folder: which rank's host is looked at, and what to run next."""
 
+import re
 from pathlib import Path
 
 import msgspec
 from test_diagnose import FACTS, phases, steps
 
-from hotlap.diagnose.verdict import verdict
+from hotlap.diagnose.causes import KNOWN, Cause
+from hotlap.diagnose.repeated import AGAIN, GATED
+from hotlap.diagnose.verdict import verdict, without_devices
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import COMPARE, Finding, Place
 from hotlap.records.files import write_record
@@ -88,3 +91,13 @@ def test_where_the_command_failed_that_is_what_to_mend_first(tmp_path: Path) -> 
         told[status] = verdict(folder).next
     assert told["failed"].startswith("fix the command's own error") and COMPARE not in told["failed"]
     assert "mend" not in told["finished"] + told["interrupted"]
+
+
+def test_a_run_on_the_cpu_is_told_nothing_of_devices() -> None:
+    causes: list[Cause] = [*(one.cause for one in KNOWN if not one.device), AGAIN, GATED]
+    told = [without_devices(one.finding(0.5, None, "")) for one in causes]
+    instead = "larger tensors, in pinned memory if the model is on a device"
+    waits = Finding(id="input", bound="input", share=0.5, instead=instead)
+    for one in [*told, without_devices(waits)]:
+        assert not re.search(r"GPU|on a device", f"{one.why} {one.instead}"), one
+        assert ";;" not in one.instead and not one.instead.endswith((";", ","))

@@ -11,7 +11,8 @@ from .guard import hook
 from .torch_internals import function_mode_stack, mode_stack, profiler_on
 
 LONGEST_WINDOW = 25
-"""Steps in a row, from which on a profiler that is on in all is not taken for one with a schedule."""
+LEAST_LOOKS = 8
+"""Steps, and looks at them, from which on a profiler that is on at all of these is taken for one without a schedule."""
 WITHIN = 20
 """Forwards that have to have been looked at, and of which a mode has to be on around half, to be told."""
 NOT_TOLD = re.compile(
@@ -33,7 +34,8 @@ class Habits:
         self._modes: Counter[tuple[str, str]] = Counter()
         """Of these, those around which a mode was on, by what it sees and its class."""
         self._profiled = (0, 0)
-        """The first and the last of the steps in a row in which a profiler was on."""
+        """Of looks in a row at which a profiler was on: the step of the first, and how many they are. Not all of many
+        short steps are looked at, nor those of hotlap's own windows."""
         self.looking = True
 
     def give_up(self) -> None:
@@ -57,10 +59,10 @@ class Habits:
 
     def step_done(self, index: int) -> None:
         """Whether a profiler is on, step for step; one with a schedule goes off in between."""
-        begun, last = self._profiled
-        on = profiler_on()
-        self._profiled = (begun if index == last + 1 else index, index) if on else (0, 0)
-        if on and index - self._profiled[0] >= LONGEST_WINDOW:
+        begun, looks = self._profiled
+        self._profiled = (begun if looks else index, looks + 1) if profiler_on() else (0, 0)
+        begun, looks = self._profiled
+        if looks >= LEAST_LOOKS and index - begun >= LONGEST_WINDOW:
             self.switches.add("profiler")
 
 

@@ -1,5 +1,6 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,10 @@ from .source import reading_here
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
+OF_DEVICES: Final = re.compile(
+    "; on a device the host waits( for the result)?|, in pinned memory if the model is on a device|"
+    "; on a GPU, where each [^;]*"
+)
 MEND: Final = "fix the command's own error, then run again"
 
 
@@ -54,6 +59,8 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
     found = _of_the_loop(found)
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
+    if found.device == "cpu":
+        findings = tuple(map(without_devices, findings))
     pairs = zip(findings, found.findings, strict=True)
     left = [one for one, before in pairs if one.levers or not tried.intersection(before.levers)]
     then = MEND if run.record.failed_itself else next_of(left)
@@ -97,6 +104,13 @@ def _not_taken(run: RunFolder, rank: RankFolder) -> str | None:
         return None
     said = "no profile was taken" if profile.file is None else "the profile is incomplete"
     return f"{said}: {profile.note}" if profile.note else said
+
+
+def without_devices(finding: Finding) -> Finding:
+    """What is said of a run on the CPU, without what would hold on a device."""
+    return msgspec.structs.replace(
+        finding, why=OF_DEVICES.sub("", finding.why), instead=OF_DEVICES.sub("", finding.instead)
+    )
 
 
 def without_untold(finding: Finding) -> Finding:

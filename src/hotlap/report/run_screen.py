@@ -181,9 +181,14 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     yield beside((finding_head(one), Group(*finding_lines(one, cwd, parts.get(one.id, ())))) for one in shown)
     if left := [one for one in findings if one not in shown]:
         told = [
-            f"{percent(one.share)} {one.title or one.id}{at_place(one.where, cwd, ', ')}" for one in left[:MOST_NAMED]
+            f"{percent(_known(one))} {one.title or one.id}{at_place(one.where, cwd, ', ')}" for one in left[:MOST_NAMED]
         ]
         yield Parts([f"and {len(left)} more (hotlap show --json has them in full)", *told], "dim")
+
+
+def _known(finding: Finding) -> float | None:
+    """Its share of the step; None where that is not known, as in `finding_head`."""
+    return None if not finding.share and finding.cost_ms is None and finding.id not in ONLY_WHERE else finding.share
 
 
 def _shown(findings: Sequence[Finding]) -> list[Finding]:

@@ -17,7 +17,7 @@ def find(measured: Measured) -> Finding | None:
     if measured.facts is None or hung is None:
         return None
     waited_ms = 1000 * hung.waited_s
-    asked = (hung.file, hung.line or 0, hung.function or "") if hung.file else None
+    hung_at = (hung.file, hung.line or 0, hung.function or "") if hung.file else None
     only = measured.facts.loaders[0] if len(measured.facts.loaders) == 1 else None
     whose = "its loader" if hung.worker is None else f"worker {hung.worker}"
     return Finding(
@@ -25,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
         bound="input",
         share=waited_ms / (waited_ms + measured.run_ms),
         title=f"a batch never came: {whose} {'hangs' if hung.alive is not False else 'is dead'}",
-        where=measured.place_of(only) or measured.place_at(asked),
+        where=measured.place_of(only) or measured.place_at(hung_at),
         evidence=said(hung),
         why="the loop waits for the batch whose turn it is, however many others are there"
         + (f"; {LOCKS}" if hung.alive else ""),
