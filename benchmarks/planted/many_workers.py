@@ -1,6 +1,6 @@
 """Load with far more workers than there are cores, which take these from the model.
 
-cause: cpu-crowded
+cause: cpu-crowded on cpu
 bound: unknown on cpu
 needs: cpu
 place: line
