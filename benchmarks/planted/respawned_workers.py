@@ -1,9 +1,9 @@
 """Train on the digits in short epochs, with workers that are started anew for each.
 
-cause: input
+cause: workers-restart
 bound: input
 needs: cpu
-place: function Digits.__getitem__
+place: function
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train on several ranks that average gradients by hand, one after another when all are there.
 torchrun --nproc-per-node 2 unbucketed_allreduce.py
 
-cause: communication
+cause: exchange-in-loop on cpu, communication on cuda
 bound: communication
 needs: ranks
 place: line

@@ -1,6 +1,7 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +58,7 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     found = with_compiled(_profiled(run, traces), run.facts)
     tried = _tried(run.record)
     levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
-    found = _of_the_loop(found)
+    found = _of_the_loop(with_findings(found, _once(found.findings)))
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
     if found.device == "cpu":
         findings = tuple(map(without_devices, findings))
@@ -104,6 +105,16 @@ def _not_taken(run: RunFolder, rank: RankFolder) -> str | None:
         return None
     said = "no profile was taken" if profile.file is None else "the profile is incomplete"
     return f"{said}: {profile.note}" if profile.note else said
+
+
+def _once(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Causes without those that are told of the same line in the same words, as from samples and from a trace."""
+    told: set[tuple[str, Place]] = set()
+    for one in findings:
+        if one.where is None or not one.named or (one.title, one.where) not in told:
+            yield one
+        if one.where is not None and one.named:
+            told.add((one.title, one.where))
 
 
 def without_devices(finding: Finding) -> Finding:
