@@ -78,7 +78,7 @@ def test_a_process_that_makes_no_step_says_so_also_where_inductor_helps_it(runne
     ran = runner.under(("compiled_inference.py",))
     check_same(ran, runner.bare("compiled_inference.py"))
     assert ran.facts.argv[0].endswith("compiled_inference.py") and not ran.facts.forwards
-    with pytest.raises(NothingMeasured, match=r"0 forwards .* not seen where only a function that torch\.compile made"):
+    with pytest.raises(NothingMeasured, match=r"0 forwards .* called only by a torch\.compile'd function are not seen"):
         diagnose(ran.folder)
 
 

@@ -56,7 +56,7 @@ def test_loaders_made_after_hotlap_went_off_are_split_too(runner: Runner) -> Non
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ("--clear hand", "clears its gradients"),
+        ("--clear hand", "clears gradients without zero_grad"),
         ("--optimizers 2", "several optimizers"),
         ("--closure", "closure"),
         ("--rows 3", "can't be split"),

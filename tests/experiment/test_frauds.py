@@ -32,7 +32,7 @@ CAUGHT = {
     "learns the opposite beside biases without effect": "direction of the first update differs",
     "learning rate × 0.9 (biases without effect)": "late loss differs",
     "every other step without gradients (biases without effect)": "allowed",
-    "a GAN whose logits are coarse": "what a nudge of the weights by one bfloat16 rounding does",
+    "a GAN whose logits are coarse": "what nudging the weights by one bfloat16 rounding changes",
 }
 PASSED = {
     "loader-workers": "bitwise",

@@ -55,7 +55,7 @@ class Compiling(_same_random.DrawsOtherwise):
     stage = "compiler"
     compiles = True
     switchable = True
-    signs = ("CompiledFunction", "torch._dynamo", "torch._inductor", "BackendCompilerFailed", "Triton", "triton")
+    signs = ("CompiledFunction", "_dynamo", "_inductor", "BackendCompilerFailed", "Triton", "triton")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return None if environment.gpus or compiler_there() else NO_COMPILER
