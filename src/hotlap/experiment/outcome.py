@@ -69,7 +69,7 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
     """Why a command ended that was not told to; None where it ended well."""
     if ended.out_of_memory:
         return "memory", "the machine ran out of host memory", {}
-    output = RunFolder(folder).output_tail(MOST_LINES)
+    output = _of_the_processes(RunFolder(folder).output_tail(MOST_LINES))
     if not (ended.code or ended.signal):
         # Processes that were in the middle of an exchange may raise once hotlap has ended the command.
         stopped = any(rank.facts is not None and rank.facts.stopped for rank in RunFolder(folder).ranks)
@@ -84,6 +84,13 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
         how = "a process that it started failed"
     where = raised_at(output)
     return "crashed", f"{how}: {last[:300]}" if last else how, {"where": where} if where else {}
+
+
+def _of_the_processes(lines: Sequence[str]) -> Sequence[str]:
+    """Without torchrun's own traceback, some 40 lines that say that one of them failed."""
+    end = next((at for at, line in enumerate(lines) if "ChildFailedError" in line), 0)
+    heads = [at for at, line in enumerate(lines[:end]) if line == HEAD]
+    return lines[: heads[-1]] if heads else lines
 
 
 def error_in(tail: Sequence[str]) -> str:
