@@ -40,10 +40,11 @@ def test_a_step_that_is_long_itself_is_none() -> None:
     ("known", "done", "room"),
     [
         ({1000}, 0, 999), ({1000}, 999, 0), ({1000}, 1000, 999), ({1000}, 2500, 499),
+        ({0}, 0, None), ({0}, 40, None), ({0, 500}, 40, 459), ({0, 500}, 500, 499),
         ({100, 600}, 50, 49), ({100, 600}, 100, 499), ({100, 600}, 600, 499), ({100, 600}, 1700, 399),
     ],
 )  # fmt: skip
-def test_the_next_one(known: set[int], done: int, room: int) -> None:
+def test_the_next_one(known: set[int], done: int, room: int | None) -> None:
     pauses = Pauses()
     pauses.seconds = dict.fromkeys(known, 5.0)
     assert pauses.room(done) == room

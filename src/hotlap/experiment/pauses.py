@@ -33,13 +33,13 @@ class Pauses:
                 self.total_s += step.wall_ms / 1000
 
     def room(self, done: int) -> int | None:
-        """Steps that can be made before the next one, after so many were; None where none is known. Behind the last
+        """Steps that can be made before the next one, after so many were; None where it is not known. Behind the last
         that was seen they are taken to come as often as the last two did."""
-        if not self.seconds:
-            return None
         known = sorted(self.seconds)
         ahead = next((step for step in known if step > done), None)
         if ahead is None:
+            if not self.period:  # none, or before the first step only
+                return None
             ahead = known[-1] + self.period * ((done - known[-1]) // self.period + 1)
         return ahead - done - 1
 
