@@ -123,6 +123,8 @@ def _called_in_turn(rank: RankTrace, findings: Sequence[Finding], lines: Lines, 
         found = []
         for loop, calls in _loops(lines, rows).items():
             inside = functools.partial(_inside, loop, calls)
+            if cause is STEPWISE and not on_device:  # in one call too, its cells are computed one after another
+                inside = functools.partial(_beside, {(one.where.file, one.where.line) for one in calls}, inside)
             share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
             found.append((share, max(one.times for one in calls), loop.where))
         for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
@@ -131,6 +133,11 @@ def _called_in_turn(rank: RankTrace, findings: Sequence[Finding], lines: Lines, 
                 told = with_text(cause, of_all_times(where)) if cause is STEPWISE else cause
                 yield told.finding(share, where, said, share * step_ms)
                 return
+
+
+def _beside(lines: set[tuple[str, int | None]], inside: Callable[[Place | None], float], at: Place | None) -> float:
+    """Of what lies inside, all but these lines."""
+    return 0.0 if at is None or (at.file, at.line) in lines else inside(at)
 
 
 def _inside(loop: Loop, products: Sequence[Products], at: Place | None) -> float:
