@@ -187,10 +187,12 @@ def test_an_error_before_a_proof_is_raised(
 
 def test_a_command_that_fails_now_is_told_though_something_was_proved_before(session: Session, folder: Path) -> None:
     assert names(session(after_proof=5)) == ["s"]
+    said: list[str] = []
+    listener = SimpleNamespace(result=said.append, trial=lambda *_: None, step=lambda *_: None)
     with pytest.raises(CommandFailed):
-        session(outcome=lambda uses: ("crashed", "exit code 1: no"))
+        session(outcome=lambda uses: ("crashed", "exit code 1: no"), listener=listener)
     found, recipe = written(folder)
-    assert names(found) == recipe == ["s"] and found.gain
+    assert names(found) == recipe == ["s"] and found.gain and not any("itself failed" in line for line in said)
 
 
 # going on

@@ -24,7 +24,6 @@ from .search import Search
 
 MOST_SLOWDOWN = 10.0
 FAILED = "hotlap itself failed"
-INTERRUPTED = "interrupted"
 
 
 def check(request: TuneRequest) -> None:
@@ -71,7 +70,8 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
 
     Whatever is proved is written at once (`tune.json`, `recipe.toml`), so it stands however the tune ends. On Ctrl-C,
     and where an error ends a tune that has proved something, what is known is returned with `complete` false. Raises
-    CommandFailed, NothingMeasured, RecordError where nothing is proved; Interrupted where nothing is known yet.
+    CommandFailed, NothingMeasured, RecordError where nothing is proved or the bare command fails; Interrupted where
+    nothing is known yet.
     """
     adopt_orphans()
     begun = time.monotonic()
@@ -100,17 +100,21 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
             search.run()
             why = ""
         except KeyboardInterrupt:
-            why = INTERRUPTED
+            why = "interrupted"
+            if search.found.baseline is None:
+                raise Interrupted(
+                    f"{why} before the baseline was measured; `hotlap tune --resume {folder}` goes on"
+                ) from None
+            why += search.not_tried("Ctrl-C came")
         except HotlapError as error:
+            why = f"an error ended the search: {error}"
             if search.found.proved is None or search.found.noise is None:  # it is of the bare command
                 raise
-            why = f"an error ended the search: {error}"
+            why += search.not_tried("an error came")
         finally:
             if why == FAILED and search.found.proved is not None:
                 listener.result(f"{FAILED}; what was proved until then stands: {folder / RECIPE}")
-        if search.found.baseline is None:
-            raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
-        return write(why and why + search.not_tried("Ctrl-C came" if why == INTERRUPTED else "an error came"))
+        return write(why)
 
 
 def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s: float) -> Tune:
