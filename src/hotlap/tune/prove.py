@@ -43,7 +43,7 @@ def prove(state: State) -> None:
 
 
 def _no_time(state: State) -> None:
-    for use in state.proved:  # nothing is proved without it: it is no more out
+    for use in state.proved:  # nothing is proved without them, so none of them is out
         state.found.dropped.pop(use.name, None)
     note, budget = f"no time was left to prove {names(state.best.levers)}", state.budget
     if not any(one.startswith(note) for one in state.found.not_done):

@@ -86,13 +86,8 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     state.budget.afford(state.budget.starts_s(1) + costs_s + state.budget.turns_s(2, LEAST_ROUNDS), names(uses))
     one = _measured(state, [*before, *uses], uses)
     if one is None:
-        trial = state.bench.done[-1]
-        ours = all(use in trial.requested for use in uses)  # not the best set's, should that fail
-        blamed = state.blamed(trial.why or trial.ended, uses) if ours else None
-        if blamed is None:
-            return try_start(state, group[0])
-        state.refuse(blamed, f"{trial.outcome}: {trial.why}" if trial.why else trial.ended, trial=trial)
-        return try_together(state, [each for each in group if each.lever.name != blamed.name])
+        left = [each for each in group if each.lever.name not in state.refused]
+        return try_together(state, left) if len(left) < len(group) else try_start(state, group[0])
     state.tried |= {(each.lever.name, bound) for each in group}
     state.found.predicted |= {each.lever.name: each.predicted for each in group}
     side, worth = one
@@ -123,8 +118,8 @@ def _keep(
 def _measured(
     state: State, levers: Sequence[records.Lever], uses: Sequence[records.Lever]
 ) -> tuple[Side, Worth] | None:
-    """A side with these levers and what the last ones are worth, None where it failed. Why is noted of one; of several
-    it is not known of which."""
+    """A side with these levers and what the last ones are worth, None where it failed. Then one of these is refused:
+    the only one, or the one at which the error points; none where it points at none."""
     purpose, trying = f"try {names(uses)}", state.trying(uses, spare=len(uses) > 1)
     how: How = "turns"
     if state.sequential:
@@ -145,8 +140,8 @@ def _measured(
             how = "one after another"
             ratio = Ratio((incumbent.measured.step_ms or math.nan) / side.measured.step_ms, None)
     if failed := _failed(state, side, ratio):
-        if len(uses) == 1:
-            state.refuse(uses[0], *failed, trial=side.measured)
+        if blamed := uses[0] if len(uses) == 1 else state.blamed(failed[0], uses):
+            state.refuse(blamed, *failed, trial=side.measured)
         else:
             state.say(f"fail  {names(uses)}  {failed[0][:160]}")
         state.end_side(side)

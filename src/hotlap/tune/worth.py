@@ -79,7 +79,7 @@ def _measure(state: State, todo: Sequence[records.Lever]) -> dict[str, Worth | N
     """Without each and with it: of the first of these in one process where that can be, else of all that need starts of
     their own, which they make at once. None where it can't be told. Raises BudgetSpent."""
     first = todo[0]
-    if _needed(state, first) or (state.sequential and not _switched(state, first)):
+    if state.sequential or _needed(state, first):
         return {first.name: None}
     if _switched(state, first):
         return {first.name: _by_switching(state, first)}
@@ -87,7 +87,7 @@ def _measure(state: State, todo: Sequence[records.Lever]) -> dict[str, Worth | N
 
 
 def _switched(state: State, use: records.Lever) -> bool:
-    return state.levers[use.name].switchable and switchable(state, state.best.levers) and not state.sequential
+    return state.levers[use.name].switchable and switchable(state, state.best.levers)
 
 
 def _without(state: State, use: records.Lever) -> list[records.Lever]:
@@ -133,22 +133,14 @@ def _by_switching(state: State, use: records.Lever) -> Worth | None:
 
 
 def _by_turns(state: State, uses: Sequence[records.Lever]) -> dict[str, Worth | None]:
-    """With processes that start without each, as many of them as there is time for, taking turns with one that has
-    all."""
-    budget, full_s = state.budget, 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
-
-    def seconds(count: int) -> float:
-        return full_s + budget.starts_s(count) + budget.turns_s(count + 1, LEAST_ROUNDS)
-
-    _afford(state, seconds(1), uses[0])
-    new = sum(use.name not in state.found.worth for use in uses)  # these come first
-    counts = range(len(uses), 1, -1)
-    uses = uses[: next((n for n in counts if budget.affords(seconds(n), narrowing=n > new)), 1)]
-    none: dict[str, Worth | None] = dict.fromkeys([use.name for use in uses])
+    """With processes that start without each, as many as there is time for, taking turns with one that has all. Left
+    out are those for which memory has no room beside the others: it may have alone."""
+    uses = _affordable(state, uses)
+    found: dict[str, Worth | None] = {use.name: None for use in uses}
     try:
         full = state.incumbent()
     except NothingMeasured:
-        return none
+        return found
     if len(uses) == 1:
         sides = [state.started(f"without {uses[0].name}", _without(state, uses[0]))]
     else:
@@ -157,21 +149,31 @@ def _by_turns(state: State, uses: Sequence[records.Lever]) -> dict[str, Worth | 
     by_side = {side: use for side, use in zip(sides, uses, strict=True) if side.ready}
     rounds = []
     if by_side and full.ready:
-        per_row = any(state.resized([use]) for use in by_side.values())
         most_s = MEASURE_S * (len(by_side) + 1) / 2
-        rounds = state.take_turns([*by_side, full], ROUNDS, most_s, per_row=per_row)
+        rounds = state.take_turns([*by_side, full], ROUNDS, most_s, per_row=state.resized(list(by_side.values())))
     for side in sides:
         state.end_side(side)
-    if any(side.measured.outcome == "memory" for side in sides) and len(uses) > 1:  # alone it may have enough
-        none = {use.name: None for use in by_side.values()}
+    if len(uses) > 1 and any(side.measured.outcome == "memory" for side in sides):
         if not by_side:
             return _by_turns(state, uses[:1])
-    if len(rounds) < LEAST_ROUNDS:
-        return none
-    found = {use.name: (use, within_process(log_ratios(rounds, side, full))) for side, use in by_side.items()}
-    return none | {
-        name: Worth(
-            ratio=one.ratio, interval=one.interval, beside=tuple(x.name for x in _without(state, use)), by="turns"
-        )
-        for name, (use, one) in found.items()
-    }
+        found = {use.name: None for use in by_side.values()}
+    if len(rounds) >= LEAST_ROUNDS:
+        for side, use in by_side.items():
+            ratio = within_process(log_ratios(rounds, side, full))
+            beside = tuple(one.name for one in _without(state, use))
+            found[use.name] = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=beside, by="turns")
+    return found
+
+
+def _affordable(state: State, uses: Sequence[records.Lever]) -> Sequence[records.Lever]:
+    """The first of these, as many as there is time for. Raises BudgetSpent where there is none for one."""
+    budget = state.budget
+    full_s = 0.0 if state.side is not None and state.side.ready else budget.best_start_s
+    new = sum(use.name not in state.found.worth for use in uses)  # these come first
+
+    def seconds(count: int) -> float:
+        return full_s + budget.starts_s(count) + budget.turns_s(count + 1, LEAST_ROUNDS)
+
+    _afford(state, seconds(1), uses[0])
+    counts = range(len(uses), 1, -1)
+    return uses[: next((n for n in counts if budget.affords(seconds(n), narrowing=n > new)), 1)]
