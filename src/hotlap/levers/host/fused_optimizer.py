@@ -25,7 +25,7 @@ class FusedOptimizer(Lever):
     risk = "numeric"
     tolerance = 0.005
     switchable = True
-    signs = ("fused",)
+    signs = (" fused", "`fused", "_fused")
 
     def applies(self, context: Context) -> Applies:
         optimizers = context.facts.optimizers

@@ -61,7 +61,10 @@ class LoaderWorkers(Lever):
         "inference": MARK,
     }  # fmt: skip
     redraws = True
-    signs = ("DataLoader worker", "ConnectionResetError", "BrokenPipeError", "Too many open files", "shared memory")
+    signs = (
+        "DataLoader worker", "ConnectionResetError", "BrokenPipeError", "Too many open files",
+        "shared memory object", "shared memory(shm)",
+    )  # fmt: skip
 
     def applies(self, context: Context) -> Applies:
         loader = context.facts.feeding
