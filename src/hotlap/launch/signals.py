@@ -165,13 +165,13 @@ def waited(work: Callable[[], int]) -> int:
     """
     woken, waker = socket.socketpair()
     with woken, waker, ThreadPoolExecutor(1) as pool:
+        try:
+            ended = pool.submit(work)
+        except RuntimeError:
+            return work()
         waker.setblocking(False)
         before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         try:
-            try:
-                ended = pool.submit(work)
-            except RuntimeError:
-                return work()
             ended.add_done_callback(lambda _: woken.shutdown(socket.SHUT_RD))
             while not ended.done():
                 woken.recv(1024)
