@@ -242,6 +242,6 @@ def test_a_cause_with_which_the_verdict_begins_stands_beside_the_bound() -> None
     assert "before bound unknown, threads wait for a core · after compute-bound" in shown
     mode = Finding(
         id="debug", bound="compute", share=0.0, title="anomaly detection is on", named=True
-    )  # what it costs is unknown
+    )  # at unknown cost
     shown = text(baseline=msgspec.structs.replace(DIAGNOSIS, bound="compute", findings=(mode,)))
     assert "before compute-bound, anomaly detection is on" in shown

@@ -47,9 +47,7 @@ class ForegroundRun:
             py_spy.looking(plan.py_spy, process.pid, plan.folder),
         ):
             ended = supervise.wait_in_foreground(process)
-        status: Status = "finished" if ended.code == 0 else "failed"
-        if ended.interrupted:
-            status = "interrupted"
+        status: Status = "interrupted" if ended.interrupted else "finished" if ended.code == 0 else "failed"
         return _closed(self._record, self._run, ended, status, self._begun), ended
 
     def ended(self) -> Ended:

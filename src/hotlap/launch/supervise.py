@@ -233,7 +233,7 @@ def _reap() -> None:
 
 
 def ended_with(returncode: int, interrupted: bool = False) -> Ended:
-    """How a command ended, of which this is what `subprocess.Popen` has."""
+    """How a command ended, by the `returncode` of its process."""
     if returncode < 0:
         return Ended(None, -returncode, interrupted=interrupted)
     return Ended(returncode, None, interrupted=interrupted)

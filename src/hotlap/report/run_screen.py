@@ -52,6 +52,7 @@ ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
 """Findings that say where the time is, of which a cause that takes half of it or more is a part."""
 OF_STEPS: Final = frozenset({"steps-grow", "steps-jump"})
 """Findings that tell how step times change: a note that they do then says it twice."""
+NO_FINDING: Final = "no finding: no cause that hotlap knows takes a notable share"
 OUTSIDE_OF_MODEL: Final = frozenset({"input", "unknown"})
 """Bounds of what lies outside of the model's phases."""
 SHORT: Final = 0.7
@@ -166,7 +167,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     """What is wrong with the training, all of it; then the first findings, as the diagnosis has them; what lies beneath
     them, all of it; how many more."""
     if not findings:
-        yield plain("no finding: no cause that hotlap knows takes a notable share", "dim")
+        yield plain(NO_FINDING, "dim")
         return
     shown = _shown(findings)
     causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]

@@ -23,11 +23,12 @@ from ..records.trace import (
 )
 from .console import Parts, Screen, ShareBar, Tabled, beside, columns, count, labelled, number, percent, plain, ratio
 from .rates import mfu_parts
-from .run_screen import finding_lines, place_text
+from .run_screen import NO_FINDING, finding_lines, place_text
 
 ROWS: Final = 6
 NAME: Final = 44
 LEAST_GAIN: Final = 1.01
+NO_DEVICE: Final = "no finding: the trace has no device work. On a CPU, hotlap show names the causes of a profiled run"
 
 
 def trace_screen(report: TraceReport, rows: int = ROWS) -> RenderableType:
@@ -191,15 +192,7 @@ def _collectives(rows: Sequence[Collective]) -> Table:
 
 def _findings(report: TraceReport, rows: int) -> list[RenderableType]:
     if not report.findings:
-        if not any(rank.breakdown for rank in report.ranks):
-            return [
-                plain(
-                    "no finding: the trace has no device work. On a CPU, hotlap show names the causes of a profiled "
-                    "run",
-                    "dim",
-                )
-            ]
-        return [plain("no finding: no cause that hotlap knows takes a notable share", "dim")]
+        return [plain(NO_FINDING if any(rank.breakdown for rank in report.ranks) else NO_DEVICE, "dim")]
     shown = beside((_cost(one), Group(*finding_lines(one, str(Path.cwd())))) for one in report.findings[:rows])
     more = len(report.findings) - rows
     return [shown, *([plain(f"and {more} more; --top shows them", "dim")] if more > 0 else []), Text()]

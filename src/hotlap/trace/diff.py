@@ -45,9 +45,8 @@ def diff(a: View | Sequence[View], b: View | Sequence[View], *, rows: int = ROWS
     kernels, ops = compared(totals.kernels), compared(totals.ops)
     syncs, launches, host = (compared(_on_host(of)) for of in (totals.syncs, totals.launches, totals.host))
     step = _one("step", before, after, _step)
-    parts = (
-        compared(_parts) if any(len(view.work) for view in (*before, *after)) else []
-    )  # without a device none is idle
+    worked = any(len(view.work) for view in (*before, *after))  # else no device is known, which could be idle
+    parts = compared(_parts) if worked else []
     return TraceDiff(
         before=tuple(view.trace.source for view in before),
         after=tuple(view.trace.source for view in after),

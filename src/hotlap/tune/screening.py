@@ -102,7 +102,7 @@ def _without_culprit(state: State, group: Sequence[Candidate], lost: Trial, at_o
     if blamed := state.blamed(lost.ended, uses):
         state.refuse(blamed, lost.ended, trial=lost)
         return screen(state, [one for one in group if one.lever.name != blamed.name], at_once)
-    state.say(f"lost  {names(uses)}: {lost.ended[:160]}; trying it in two halves")
+    state.say(f"lost  {names(uses)}: {lost.ended[:160]}; trying them in two halves")
     middle = len(group) // 2
     return bool(screen(state, group[:middle], at_once) | screen(state, group[middle:], at_once))
 

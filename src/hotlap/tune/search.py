@@ -107,7 +107,7 @@ class Search:
         state.narrow_down()
         state.found.fitted = fitted(state)
         if state.found.no_reference == NO_TIME:
-            state.found.not_done.append("no time was left to measure what the levers that make it fit cost")
+            state.found.not_done.append("no time was left to measure the cost of the levers that make it fit")
         return state.found
 
     def _spent(self, was_next: str) -> None:

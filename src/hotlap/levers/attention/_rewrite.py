@@ -52,7 +52,7 @@ class Report:
 
 
 class Rewrite:
-    """One graph. inputs: none of a graph inside another; roots, held, same_random: see `rewrite`."""
+    """One graph. inputs: none of a graph inside another; roots, relied, same_random: see `rewrite`."""
 
     def __init__(
         self, graph_module: Any, inputs: list[Any], roots: list[Any], relied: Relied, same_random: bool, report: Report

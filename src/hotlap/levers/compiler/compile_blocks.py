@@ -27,10 +27,7 @@ class CompileBlocks(Compiling):
     """`block.compile()` for each repeated block."""
 
     name = "compile-blocks"
-    meaning = (
-        "torch.compile of each repeated block, compiled once for all of them, so it starts sooner than compiling "
-        "the whole model"
-    )
+    meaning = "torch.compile of each repeated block, once for all of them: it starts sooner than the whole model would"
     settings = {"shapes": one_of(*SHAPES), **Compiling.settings}
     excludes = ("compile", "attention")
     costs_s = 30.0

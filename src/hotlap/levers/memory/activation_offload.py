@@ -1,6 +1,7 @@
 """Activations wait for the backward in host memory: what autograd saves in the outermost forward is copied out."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Around, Context, Lever, Settings, integer
@@ -41,12 +42,8 @@ class ActivationOffload(Lever):
         return [{"least_mib": least} for least in LEAST_MIB]
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        least = settings["least_mib"] << 20
-
-        def wrap(module: Any, forward: "Forward") -> "Forward":
-            return offloading(module, forward, least, lambda undo: seams.guarded(self.name, undo))
-
-        seams.wrap_forward(wrap, Around.OFFLOADED)
+        least, guarded = settings["least_mib"] << 20, partial(seams.guarded, self.name)
+        seams.wrap_forward(lambda module, forward: offloading(module, forward, least, guarded), Around.OFFLOADED)
 
     def source(self, settings: Settings) -> str:
         return "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n    output = model(inputs)"

@@ -25,7 +25,7 @@ FULL: Final = 0.9
 
 
 class Allocator(Lever):
-    """The variable PYTORCH_CUDA_ALLOC_CONF."""
+    """The variable PYTORCH_ALLOC_CONF; before torch 2.9 PYTORCH_CUDA_ALLOC_CONF."""
 
     name = "allocator"
     meaning = "settings of torch's device allocator that fragment less and call the driver less often"

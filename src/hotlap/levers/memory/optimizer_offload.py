@@ -5,6 +5,7 @@ Each step brings it back, updates it where it always was, and takes it away agai
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings, Unwritten
@@ -46,10 +47,7 @@ class OptimizerOffload(Lever):
         return Applies(True, f"{names} keeps its state on the device while activations are made")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        def change(optimizer: Any) -> None:
-            offload(optimizer, lambda undo: seams.guarded(self.name, undo))
-
-        seams.on_optimizer(change)
+        seams.on_optimizer(partial(offload, guarded=partial(seams.guarded, self.name)))
 
     def source(self, settings: Settings) -> str:
         return (
@@ -70,7 +68,7 @@ def offload(optimizer: Any, guarded: Callable[[Callable[[], None]], Callable[...
     """From its next step on, an optimizer of torch's own has its state on the host between steps, until that fails:
     host memory may have no room for it. Raises Refused for others.
 
-    guarded: makes of what takes it back what calls under the guard (`Seams.guarded`). host: a device, for tests.
+    guarded: gets what takes it back, returns what calls under the guard (`Seams.guarded`). host: a device, for tests.
     """
     import torch
 
