@@ -725,7 +725,7 @@ def test_shares_of_more_than_the_step_say_which_lies_in_which(share: float, told
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
     assert ("computing Net includes the 33% above" in text) is told
     waiting = msgspec.structs.replace(cause, bound="input")
-    assert "above in it" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(waiting, where))))
+    assert "33% above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(waiting, where))))
 
 
 def test_copies_to_a_device_have_a_row_where_there_is_one() -> None:
