@@ -88,7 +88,7 @@ def test_ranks_that_were_restarted_are_those_of_the_last_start_that_left_some(ru
     for name in ("start-2/rank-1", "start-10/rank-0", "start-11", "start-x/rank-7"):
         (run.path / name).mkdir(parents=True)
     assert (run.restarts, [rank.path for rank in run.ranks]) == (10, [run.path / "start-10" / "rank-0"])
-    assert (run.rank(3).path, run.traces) == (run.path / "start-10" / "rank-3", [])
+    assert (run.rank(3).path, run.start, run.traces) == (run.path / "start-10" / "rank-3", run.path / "start-10", [])
 
 
 def test_a_long_run_left_its_first_and_its_last_steps(run: RunFolder) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from hotlap.records.errors import RecordError
+from hotlap.runs.folder import RunFolder
 from hotlap.trace.files import trace_files
 from hotlap.trace.nsys import is_export
 
@@ -39,7 +40,7 @@ def _served(trace: Path) -> str:
 def snapshots(folder: Path) -> list[Path]:
     """Memory snapshots of a run, for memory_viz, which takes them by drag and drop. They are pickles: hotlap only names
     them."""
-    return sorted(found for pattern in SNAPSHOTS for found in folder.glob(pattern)) if folder.is_dir() else []
+    return sorted(found for pattern in SNAPSHOTS for found in RunFolder(folder).start.glob(pattern))
 
 
 @contextlib.contextmanager

@@ -272,7 +272,7 @@ def _notes(
         yield "problems", plain(problem_text(problems, folder), "yellow")
     if diagnosis and len(others := RunFolder(folder).observed) > diagnosis.ranks:
         which = "the one with the most" if diagnosis.ranks == 1 else f"{diagnosis.ranks} of them"
-        steps = folder / "rank-*" / FILES[Step]
+        steps = RunFolder(folder).start / "rank-*" / FILES[Step]
         yield (
             "processes",
             plain(f"{len(others)} made training steps; this screen is of {which}. All are in {steps}", "yellow"),
@@ -341,5 +341,5 @@ def problem_text(problems: Sequence[Problem], folder: Path) -> str:
     lever = f"lever {first.lever}, " if first.lever else ""
     return (
         f"{number(len(problems), 'problem')} of hotlap's own, not the command's; first: {lever}{first.where}: "
-        f"{first.what}; see {folder / 'rank-*' / FILES[Problem]}"
+        f"{first.what}; see {RunFolder(folder).start / 'rank-*' / FILES[Problem]}"
     )

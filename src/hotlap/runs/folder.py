@@ -180,24 +180,23 @@ class RunFolder(_Folder):
 
     def rank(self, number: int) -> RankFolder:
         """One training process, whether it left something or not."""
-        return RankFolder(self._start / f"rank-{number}", self._read)
+        return RankFolder(self.start / f"rank-{number}", self._read)
 
     @property
     def restarts(self) -> int:
-        """How often torchrun had started the ranks anew when they left what is here. The first start's are in the
-        run's own folder, those of a later one in `start-N`."""
+        """How often torchrun had restarted the ranks that left what is here."""
         starts = (path.parent.name.removeprefix("start-") for path in self.path.glob("start-*/rank-*"))
         return max((int(start) for start in starts if start.isdecimal()), default=0)
 
     @property
-    def _start(self) -> Path:
-        """Where the ranks are."""
-        return self.path / f"start-{start}" if (start := self.restarts) else self.path
+    def start(self) -> Path:
+        """Where these ranks are: those of the first start in the run's own folder, of a later one in `start-N`."""
+        return self.path / f"start-{restarts}" if (restarts := self.restarts) else self.path
 
     @property
     def ranks(self) -> list[RankFolder]:
         """The training processes that left something, in order: those of the last start."""
-        found = [RankFolder(path, self._read) for path in self._start.glob("rank-*") if path.name[5:].isdecimal()]
+        found = [RankFolder(path, self._read) for path in self.start.glob("rank-*") if path.name[5:].isdecimal()]
         return sorted(found, key=lambda rank: rank.number)
 
     @property
@@ -219,7 +218,7 @@ class RunFolder(_Folder):
     def traces(self) -> list[Path]:
         """The traces of the ranks, or what nsys recorded of all of them."""
         report = self.path / NSYS_FILE
-        return sorted(self._start.glob(f"rank-*/{TRACE}")) or ([report] if report.is_file() else [])
+        return sorted(self.start.glob(f"rank-*/{TRACE}")) or ([report] if report.is_file() else [])
 
     @property
     def profiled(self) -> bool:
