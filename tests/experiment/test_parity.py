@@ -268,7 +268,7 @@ def test_dropout_that_vanishes() -> None:
 def test_steps_of_other_backward_calls() -> None:
     two = replace(BASE, losses=tuple((x, x) for (x,) in BASE.losses))
     found = judge(NUMERIC, BASE, BASE, two, NO_TWINS)
-    assert not found.ok and "2 backward calls a step, the command makes 1" in found.why
+    assert not found.ok and "2 backward calls a step; the command makes 1" in found.why
     first = replace(BASE, losses=((1.0, 1.0), *BASE.losses[1:]))
     assert judge(EXACT, first, first, first, NO_TWINS).ok
 

@@ -212,7 +212,7 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
     if any(math.isnan(x) for row in trial.losses[steps:] for x in row):
         return "the loss is not finite after the compared steps"
     if _calls(base) == _calls(again) != _calls(trial):
-        return f"{_calls(trial):g} backward calls a step, the command makes {_calls(base):g}"
+        return f"{_calls(trial):g} backward calls a step; the command makes {_calls(base):g}"
     if _clips(base) & _clips(again) & _clips(trial, whether=False):
         return "the command clips its gradients before the first update, and the trial does not"
     if base.draws and again.draws and trial.draws is False:

@@ -188,7 +188,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
 
 
 def _known(finding: Finding) -> float | None:
-    """Its share of the step; None where that is not known, as in `finding_head`."""
+    """Its share of the step; None where 0 only says that it is not known."""
     return None if not finding.share and finding.cost_ms is None and finding.id not in ONLY_WHERE else finding.share
 
 

@@ -102,11 +102,9 @@ def _tried(state: State, uses: list[records.Lever]) -> Trial:
     if known is not None:
         return known
     if _late(state):
-        raise CommandFailed(
-            "the command runs out of memory, even with "
-            f"{', '.join(use_text(use) for use in uses[:-1]) or 'no lever'}, and {NO_TIME}; a larger --budget "
-            "may find more"
-        )
+        before = ", ".join(use_text(use) for use in uses[:-1])
+        tried = f", even with {before}" if before else ""
+        raise CommandFailed(f"the command runs out of memory{tried}, and {NO_TIME}; a larger --budget may find more")
     trial = state.run("fit", uses)
     outcome = ms(trial.step_ms or 0.0) if trial.outcome == "measured" else trial.outcome
     state.say(f"fit  {' + '.join(use_text(use) for use in uses)}  {outcome}")

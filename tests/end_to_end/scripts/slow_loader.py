@@ -2,7 +2,8 @@
 a trial. Its steps sleep too, so that those with workers take about the same time in each run.
 
 `leave-children N`: with processes that sleep for N seconds, which it leaves behind. `crash-in-workers` and
-`hang-in-workers`: what the workers do. `ranks`: DDP over gloo, under torchrun. There is no optimizer: importing what it needs takes a third of a trial.
+`hang-in-workers`: what the workers do. `ranks`: DDP over gloo, under torchrun. There is no optimizer: importing
+what it needs takes a third of a trial.
 """
 
 import sys

@@ -19,8 +19,7 @@ TERMS: Final = {
     "input": "waiting for batches from the data loader",
     "data": "time inside next() of the DataLoader",
     "h2d": "host to device: copying batches from the machine's memory to the GPU's",
-    "forward": "inside the calls of the model, and from the last of them to the start of the backward; the loss "
-    "is in it",
+    "forward": "inside the calls of the model, and from the last of them to the start of the backward, loss included",
     "backward": "computing gradients",
     "optimizer": "inside Optimizer.step",
     "other": "the rest of the loop: Python, logging, metrics, zero_grad",
