@@ -151,6 +151,17 @@ def test_a_net_that_is_called_once_a_time_is_told_with_the_call_of_all_times(scr
         "without the cells themselves"
     )
     assert "`model(x, state)`" in found.instead and found.evidence.startswith("9 calls a step")
+    assert "saves at most 1.60 ms" in found.evidence
+
+
+def test_products_beside_a_net_that_is_called_once_a_time_are_no_samples(script: Path) -> None:
+    """As its head's: on the CPU the net's own line counts for nothing, so that the loop may be too cheap to tell."""
+    at = (0, 16, "train"), (0, 23, "sequence")
+    rows = ((0, 23, "sequence", 9, 1.0, at),)
+    lines = Lines(
+        files=(str(script),), stepwise=rows, samplewise=((0, 22, "sequence", 9, 1.0, (at[0], (0, 22, "sequence"))),)
+    )
+    assert told(rank_of(script, (23, "sequence", 8 * MS), (16, "train", 2 * MS)), lines) == []
 
 
 def test_a_model_that_is_run_sample_by_sample_is_told_with_the_batch(script: Path) -> None:

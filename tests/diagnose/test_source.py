@@ -1,5 +1,6 @@
 """The user's source: the line of a call, and what the statement at a line does."""
 
+import json
 import re
 from pathlib import Path
 from textwrap import dedent, indent
@@ -9,7 +10,7 @@ import pytest
 
 from hotlap.diagnose import causes, known_ops, repeated, seldom_used, small_ops
 from hotlap.diagnose.causes import KNOWN
-from hotlap.diagnose.source import call_of
+from hotlap.diagnose.source import call_of, lines_of, parsed, reading_here, statement_at
 from hotlap.diagnose.statements import cause_at, cut_at, elements, last_of_all_at, own_cause_at, pairs_at
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts, RootFacts
@@ -471,6 +472,20 @@ def test_a_call_is_found_in_the_users_files_the_first_one(tmp_path: Path) -> Non
     assert call_of(facts, ["set_detect_anomaly"]) == Place(file=str(script), line=2)
     assert call_of(facts, ["Embedding"]) == Place(file=str(net), line=2, function="f")
     assert call_of(facts, ["absent"]) is None and call_of(None, ["absent"]) is None
+
+
+def test_of_installed_source_only_a_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is quoted is of a line; a search of a library that finds nothing tells nothing."""
+    installed, other = json.__file__, at(tmp_path, "import json\n", 1).file
+    facts = msgspec.structs.replace(FACTS, argv=(installed,))
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    with reading_here() as refused:
+        assert parsed(installed) is not None and call_of(facts, ("no_such_call",)) is None and refused == set()
+        assert parsed(other) is None and refused == {other}
+        call_of(facts, ("JSONEncoder",))
+        assert refused == {other, installed}, "where it is found, a line is told"
+        assert statement_at(Place(file=installed, line=1)) is None and lines_of(Path(installed)) == []
 
 
 def test_each_cause_has_one_row_and_says_what_to_write() -> None:

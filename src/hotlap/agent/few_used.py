@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from .op_call import Chain, OpCall, Place
-from .torch_internals import base_of, graph_task, is_plain, storage
+from .op_call import CASTS, Chain, OpCall, Place, is_weight
+from .torch_internals import graph_task, is_plain, storage
 
 LEAST, FEW = 2**14, 0.3
 """Numbers of a product, from which on it is looked at; and of these, what is used of it at most where it is told."""
@@ -54,19 +54,20 @@ class FewUsed:
                 uses.append((product, 0 if call.name in PICKS else one.numel(), way))
         return uses
 
-    def end(self, call: OpCall, uses: Sequence[Use], fresh: Sequence[Any], written: Sequence[Any]) -> Product | None:
-        """It was called. fresh, written: tensors that it made, and wrote to. Returns the product that it is."""
+    def end(self, call: OpCall, uses: Sequence[Use], fresh: Sequence[Any]) -> Product | None:
+        """It was called. fresh: tensors that it made. Returns the product that it is."""
         for one in fresh:
             self._of.pop(storage(one), None)
         if not fresh:  # views, and what is computed in place
             return None
-        same = torch.Tag.pointwise in call.func.tags or call.name == "aten::_to_copy"
+        same = torch.Tag.pointwise in call.func.tags or call.name == CASTS
         for product, used, way in uses:
             if same and fresh[0].numel() == product.numbers == used:
                 self._of[storage(fresh[0])] = product
             else:
                 product.uses[way] += used or fresh[0].numel()
-        if call.factors is None or fresh[0].numel() < LEAST or not _trained(call):
+        at = call.factors
+        if at is None or fresh[0].numel() < LEAST or not any(map(is_weight, call.args[at : at + 2])):
             return None
         product = self._of[storage(fresh[0])] = Product(fresh[0].numel(), _width(fresh[0]))
         return product
@@ -95,14 +96,8 @@ def _width(one: Any) -> int:
     return int(one.size(-1)) if one.dim() else 1
 
 
-def _trained(call: OpCall) -> bool:
-    """Whether one of the matrices is the model's."""
-    at = call.factors or 0
-    return any(isinstance(whole, torch.nn.Parameter) for one in call.args[at : at + 2] for whole in (one, base_of(one)))
-
-
 def _way(call: OpCall) -> str:
-    """Whether it chooses along the last dimension."""
+    """Whether columns or rows are chosen: it chooses along the last dimension, or another."""
     dims = call.args[0].dim()
     if call.name == "aten::index":
         return COLUMNS if len(call.args[1]) == dims and call.args[1][-1] is not None else ROWS

@@ -285,8 +285,7 @@ class Lines:
         if self.looking and not self._again and chain and threading.get_ident() == self._thread:
             given = {"x": kwargs.get("input"), "state": kwargs.get("hx")}
             given |= dict(zip(("module", "x", "state"), args, strict=False))
-            self._recurrent.called(chain[-1], **given)
-            self._recurrent.single(chain, given["module"], given["x"], made)
+            self._recurrent.called(chain, made, **given)
 
     def _autocast(self, _args: Any, _kwargs: Any, _made: Any) -> None:
         """The script entered one: where, if that changes anything; of the step's lines, if no module does it."""

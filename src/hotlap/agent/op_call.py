@@ -5,12 +5,13 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from .torch_internals import is_capturing, is_plain, version_of
+from .torch_internals import base_of, is_capturing, is_plain, version_of
 
 Place = tuple[int, int, str]
 """Index into the list of files, line, function."""
 Chain = tuple[Place, ...]
 """The user's frames around an op, the outermost first."""
+CASTS: Final = "aten::_to_copy"
 PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 """Of two matrices, and which argument the first of these is."""
 
@@ -47,6 +48,11 @@ def tensors(*values: Any) -> Iterator[Any]:
             yield from tensors(*one)
         elif isinstance(one, torch.Tensor):
             yield one
+
+
+def is_weight(tensor: Any) -> bool:
+    """Whether it is a parameter, or a view of one."""
+    return isinstance(tensor, torch.nn.Parameter) or isinstance(base_of(tensor), torch.nn.Parameter)
 
 
 def version(tensor: Any) -> int:

@@ -4,12 +4,9 @@ each call and forgets each time what it has converted."""
 from collections import Counter
 from typing import Any, Final
 
-import torch
+from .op_call import CASTS, OpCall, Place, is_weight
+from .torch_internals import is_plain
 
-from .op_call import OpCall, Place
-from .torch_internals import base_of, is_plain
-
-CASTS: Final = "aten::_to_copy"
 COPIES: Final = frozenset({CASTS, "aten::clone", "aten::copy_"})
 
 
@@ -66,4 +63,4 @@ def casts(call: OpCall) -> bool | None:
     if call.name != CASTS or not is_plain(one) or dtype is None:
         return False
     floats = one.is_floating_point() and dtype.is_floating_point and dtype != one.dtype
-    return floats and (isinstance(one, torch.nn.Parameter) or isinstance(base_of(one), torch.nn.Parameter))
+    return bool(floats) and is_weight(one)

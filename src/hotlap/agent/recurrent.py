@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from .dead import Dead
+from .dead import Dead, is_read
 from .op_call import Chain, Place, recording, tensors
 from .same_rows import is_hashed, numbers_of
 from .torch_internals import is_plain
@@ -33,24 +33,20 @@ class Recurrent:
         self._calls: Counter[Place] = Counter()
         self._times: Counter[Place] = Counter()
 
-    def called(self, place: Place, module: Any, x: Any, state: Any = None) -> None:
-        """One of KINDS was called. What runs backwards needs the whole sequence."""
-        if not is_plain(x) or x.dim() not in (2, 3) or not is_hashed(x):
+    def called(self, chain: Chain, made: Any, module: Any, x: Any, state: Any = None) -> None:
+        """One of KINDS was called, and made this. What runs backwards needs the whole sequence."""
+        if not is_plain(x) or x.dim() not in (2, 3):
             return
-        times = x.transpose(0, 1) if module.batch_first and x.dim() > 2 else x
-        self._calls[place] += 1
-        self._times[place] += len(times)
-        begun = self._begun[id(module)]
-        if state is None and not module.bidirectional and len(begun) < MOST_CALLS and not recording():
-            begun.append((place, numbers_of(times)))
-
-    def single(self, chain: Chain, module: Any, x: Any, made: Any) -> None:
-        """The same call, of which this came, where it is of one time."""
-        times = x.size(int(module.batch_first) if x.dim() > 2 else 0) if is_plain(x) and x.dim() in (2, 3) else 0
-        single = self._single[id(module)]
-        if times == 1 and len(single) < MOST_CALLS and torch.is_grad_enabled():
+        times, place = x.transpose(0, 1) if module.batch_first and x.dim() > 2 else x, chain[-1]
+        single, begun = self._single[id(module)], self._begun[id(module)]
+        if len(times) == 1 and len(single) < MOST_CALLS and torch.is_grad_enabled():
             got, gave = self._dead.numbers([x]), self._dead.numbers(tensors(*made))
             single.append((chain, got, gave, len(self._dead.ops)))
+        if is_hashed(x):
+            self._calls[place] += 1
+            self._times[place] += len(times)
+            if state is None and not module.bidirectional and len(begun) < MOST_CALLS and not recording():
+                begun.append((place, numbers_of(times)))
 
     def stepwise(self) -> list[tuple[Any, ...]]:
         """Of each line with calls of one time, none of which gets what one before gave: the line; how many calls; 1, as
@@ -64,12 +60,8 @@ class Recurrent:
     def _needs(self, calls: list[tuple[Chain, list[int], list[int], int]]) -> bool:
         """Whether one gets what hangs on what others gave, or may: the host had read of it."""
         of_them = {number for _, _, gave, _ in calls for number in gave}
-        for made in self._dead.ops[: calls[-1][3]]:
-            if not of_them.isdisjoint(made.reads):
-                if made.kept:
-                    return True
-                of_them.update(made.writes)
-        return any(not of_them.isdisjoint(got) for _, got, _, _ in calls)
+        read = is_read(self._dead.ops[: calls[-1][3]], of_them)
+        return read or any(not of_them.isdisjoint(got) for _, got, _, _ in calls)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Of each line with such calls: the line; how many; the part of all times there that the call before had."""

@@ -142,7 +142,7 @@ class Repeats:
         op.told += double(fresh)
         sizes = {storage(one): one.untyped_storage().nbytes() for one in fresh if one.device.type == "cpu"}
         op.large = sum(size for size in sizes.values() if size >= LARGE_BYTES)
-        op.product = self._few_used.end(op.call, op.uses, fresh, op.written)
+        op.product = self._few_used.end(op.call, op.uses, fresh)
         kept = not all(storage(one) in self._fresh for one in op.written) or not all(map(is_plain, tensors(made)))
         for at, one in enumerate([*op.written, *fresh]):  # autograd counts a write after the op
             self._hold(one, self._made.setdefault((op.number, at), next(self._numbers)), at < len(op.written))

@@ -3,14 +3,12 @@ members of an ensemble, or heads, that are run one after another. With the same 
 one by one."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import torch
-
-from .dead import Made
-from .op_call import Chain, OpCall, Place
-from .torch_internals import base_of, is_plain, storage
+from .dead import Made, is_read
+from .op_call import CASTS, Chain, OpCall, Place, is_weight
+from .torch_internals import is_plain, storage
 
 FEWEST: Final = 4
 """Calls, and weights, of one shape from one line."""
@@ -18,10 +16,13 @@ MANY: Final = 8
 """Calls with the same weights: two views of a batch, or a few crops, are no samples."""
 MOST_GROUPS: Final = 24
 """Lines and shapes that are looked at: each takes a walk over the step's ops."""
-CASTS: Final = "aten::_to_copy"
 
 Multiplied = tuple[Any, tuple[int, ...]]
 """Of a product: its name and shapes; None of a cast. And which weights it is given, by storage."""
+Members = dict[int, frozenset[int]]
+"""Products, by where they are among the ops, and the weights, or samples, of each."""
+Groups = defaultdict[tuple[Chain, Any], Members]
+"""By frames, and what they have in common."""
 
 
 def multiplied(call: OpCall) -> Multiplied | None:
@@ -37,40 +38,40 @@ def multiplied(call: OpCall) -> Multiplied | None:
         return None
     if not all(map(is_plain, those)):
         return None
-    weights = tuple(storage(one) for one in those if _is_weight(one) or _is_weight(base_of(one)))
+    weights = tuple(storage(one) for one in those if is_weight(one))
     return None if call.name == CASTS else (call.name, *(one.shape for one in those)), weights
-
-
-def _is_weight(one: Any) -> bool:
-    return isinstance(one, torch.nn.Parameter)
 
 
 def rows(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
     """Of each line with such products, most first: the line; with how many weights of their own they could be one
     product, in the mean over those that need each other, 1 where all do; of the line's products with weights, the part
     that they are; and the user's frames."""
-    at_line, found = Counter[Place](), Counter[tuple[Chain, int]]()
-    groups = _groups(ops)
-    for (chain, _), members in groups.items():
-        at_line[chain[-1]] += sum(ops[at].size for at in members)
-    several = (key for key, members in groups.items() if len(set(members.values())) >= FEWEST)
-    for key in sorted(several, key=lambda key: -len(groups[key]))[:MOST_GROUPS]:
-        found[key[0], _together(ops, groups[key])] += sum(ops[at].size for at in groups[key])
-    return [(*chain[-1], times, size / at_line[chain[-1]], chain) for (chain, times), size in found.most_common()]
+    groups: Groups = defaultdict(dict)
+    for at, shapes, weights in _products(ops):
+        groups[ops[at].chain, shapes][at] = weights
+    return _rows(ops, groups, FEWEST)
 
 
 def samplewise(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
     """As `rows`, of lines with as many products with the same weights."""
-    at_line, groups = Counter[Place](), defaultdict[tuple[Chain, frozenset[int]], list[int]](list)
+    groups: Groups = defaultdict(dict)
     for at, _, weights in _products(ops):
-        at_line[ops[at].chain[-1]] += ops[at].size
-        groups[ops[at].chain, weights].append(at)
-    found, several = Counter[tuple[Chain, int]](), [key for key, members in groups.items() if len(members) >= MANY]
+        groups[ops[at].chain, weights][at] = frozenset({at})
+    return _rows(ops, groups, MANY, lambda members, times: times >= MANY and not _read_between(ops, members))
+
+
+def _rows(
+    ops: Sequence[Made], groups: Groups, least: int, is_it: Callable[[Members, int], bool] = lambda members, times: True
+) -> list[tuple[Any, ...]]:
+    """As `rows`, of groups with so many different ones. is_it: whether a group is told, by how many could be one."""
+    at_line, found = Counter[Place](), Counter[tuple[Chain, int]]()
+    for (chain, _), members in groups.items():
+        at_line[chain[-1]] += sum(ops[at].size for at in members)
+    several = (key for key, members in groups.items() if len(set(members.values())) >= least)
     for key in sorted(several, key=lambda key: -len(groups[key]))[:MOST_GROUPS]:
-        members = groups[key]
-        times = _together(ops, {at: frozenset({at}) for at in members})
-        if times >= MANY and not _read_between(ops, members):
-            found[key[0], times] += sum(ops[at].size for at in members)
+        times = _together(ops, groups[key])
+        if is_it(groups[key], times):
+            found[key[0], times] += sum(ops[at].size for at in groups[key])
     return [(*chain[-1], times, size / at_line[chain[-1]], chain) for (chain, times), size in found.most_common()]
 
 
@@ -88,28 +89,14 @@ def _products(ops: Sequence[Made]) -> Iterator[tuple[int, Any, frozenset[int]]]:
             yield at, shapes, weights
 
 
-def _groups(ops: Sequence[Made]) -> dict[tuple[Chain, Any], dict[int, frozenset[int]]]:
-    """By frames and shapes, the products with weights, and which."""
-    groups: defaultdict[tuple[Chain, Any], dict[int, frozenset[int]]] = defaultdict(dict)
-    for at, shapes, weights in _products(ops):
-        groups[ops[at].chain, shapes][at] = weights
-    return groups
-
-
-def _read_between(ops: Sequence[Made], members: Sequence[int]) -> bool:
+def _read_between(ops: Sequence[Made], members: Members) -> bool:
     """Whether the host reads what hangs on one of them before the last of them: it may have made the next one's input,
     as an environment does of an action."""
-    of_them, own = set[int](), set(members)
-    for at in range(members[0], members[-1]):
-        made = ops[at]
-        if at in own or not of_them.isdisjoint(made.reads):
-            if made.kept and at not in own:
-                return True
-            of_them.update(made.writes)
-    return False
+    between = (ops[at] for at in range(min(members), max(members)) if at not in members)
+    return is_read(between, {number for at in members for number in ops[at].writes})
 
 
-def _together(ops: Sequence[Made], members: dict[int, frozenset[int]]) -> int:
+def _together(ops: Sequence[Made], members: Members) -> int:
     """How many different weights those have, in the mean, that come after as many others that they need."""
     level: dict[int, int] = {}
     at_level: defaultdict[int, set[frozenset[int]]] = defaultdict(set)

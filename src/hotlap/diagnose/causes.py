@@ -105,8 +105,8 @@ VALIDATES: Final = Known(
     Cause(
         "validated-arguments",
         "torch.distributions checks its arguments on each call",
-        "each distribution and each log_prob compares all values with their bounds, in small operations; on a "
-        "device the host waits for the result",
+        "each distribution and each log_prob compares all values with their bounds, in small operations, and "
+        "the host reads the result",
         "`torch.distributions.Distribution.set_default_validate_args(False)` before the loop, or "
         "`validate_args=False` here; values out of bounds then raise no error",
         "launch",
@@ -159,8 +159,8 @@ KNOWN: Final = (
         Cause(
             "tensor-as-text",
             "tensors are formatted as text",
-            "each is reduced and copied several times to choose a format; on a device the host waits. An "
-            "f-string does this even if the logger drops the message",
+            "each is reduced and read several times to choose a format; an f-string does this even if the "
+            "logger drops the message",
             "only in the steps that show it: `if step % 50 == 0:`; `logger.debug('%s', x)` formats only what is "
             "shown; for one number use `x.item()`",
         ),

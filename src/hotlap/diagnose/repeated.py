@@ -48,8 +48,9 @@ GATED: Final = Cause(
     "each expert computes all rows, and most results are multiplied by zero",
     "rows that a gate drops are computed forward and backward like the others",
     "give each expert only the rows that its gate keeps: `rows = gates[:, i].nonzero().squeeze(1)`, then "
-    "`out.index_add_(0, rows, gates[rows, i, None] * expert(x[rows]))`; on a GPU, where each `nonzero` waits, "
-    "sort rows by expert and use torch.nn.functional.grouped_mm; the same for task heads chosen by a mask",
+    "`out.index_add_(0, rows, gates[rows, i, None] * expert(x[rows]))`; or sort rows by "
+    "expert and use torch.nn.functional.grouped_mm, without a `nonzero` for each; the same for task heads chosen by a "
+    "mask",
     "compute",
 )
 SPARSE: Final = Cause(

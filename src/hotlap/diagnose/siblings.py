@@ -4,7 +4,7 @@ ones: modules of one shape, as the members of an ensemble; a recurrent net, for 
 import ast
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from hotlap.records.diagnosis import Finding, Place
@@ -40,8 +40,6 @@ SIBLINGS: Final = Cause(
     "`groups=n`",
     "launch",
 )
-
-
 STEPWISE: Final = Cause(
     "time-by-time",
     "a recurrent net is called once for each time of a sequence",
@@ -52,8 +50,6 @@ STEPWISE: Final = Cause(
     "targets.flatten())`; keep the loop only for steps whose input is made of the last output",
     "launch",
 )
-
-
 SAMPLEWISE: Final = Cause(
     "sample-by-sample",
     "a model is run sample by sample in a Python loop",
@@ -74,6 +70,11 @@ class Loop(NamedTuple):
     last: int
     inline: bool = False
 
+    @property
+    def lines(self) -> tuple[str, int, int]:
+        """By which it is known, whichever of them leads to what is called."""
+        return self.where.file, self.first, self.last
+
 
 class Products(NamedTuple):
     """At a line: how many at once, their part of the line's, and the frames below the loop."""
@@ -89,60 +90,51 @@ class Products(NamedTuple):
 
 
 def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None, step_ms: float) -> Iterator[Finding]:
-    """The loop that takes most, with its part of those findings that only say where this time goes."""
-    on_device, found = rank.device_name != "cpu", []
-    if lines is not None and (told := list(_called_in_turn(rank, findings, lines, step_ms))):
-        yield from told
+    """The loop that takes most: over times, else over samples, else over members; with its part of those findings that
+    only say where this time goes."""
+    if lines is None:
         return
-    for loop, products in _loops(lines, lines.siblings).items() if lines is not None else ():
-        wide = [one for one in products if one.times >= FEWEST]
-        took = [sum(one.part * _ns(rank, one.where) for one in those) for those in (wide, products)]
-        if wide and took[0] >= MOSTLY * took[1]:
-            inside = functools.partial(_inside, loop, wide)
-            share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
-            found.append((share, max(one.times for one in wide), loop.where))
-    for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
-        if share >= LEAST:
-            said = f"{times} products of one shape, each with its own weights, called from this loop; "
-            yield SIBLINGS.finding(share, where, said + _took(share * step_ms, on_device))
-
-
-def _took(took_ms: float, on_device: bool) -> str:
-    waits = f"the device waits {ms(took_ms)} of the step for" if on_device else f"{ms(took_ms)} of the step goes to"
-    return f"{waits} what it calls"
-
-
-def _called_in_turn(rank: RankTrace, findings: Sequence[Finding], lines: Lines, step_ms: float) -> Iterator[Finding]:
-    """The loop that takes most: over times, else over samples."""
-    on_device = rank.device_name != "cpu"
+    on_device, known = rank.device_name != "cpu", set[tuple[str, int, int]]()
     kinds = (
-        (STEPWISE, lines.stepwise, ", each for one time"),
-        (SAMPLEWISE, lines.samplewise, " with the same weights"),
+        (STEPWISE, lines.stepwise, "calls a step, each for one time"),
+        (SAMPLEWISE, lines.samplewise, "calls a step with the same weights"),
+        (SIBLINGS, lines.siblings, "products of one shape, each with its own weights, called from this loop"),
     )
-    for cause, rows, each in kinds:
+    for cause, rows, what in kinds:
         found = []
-        for loop, calls in _loops(lines, rows).items():
-            inside = functools.partial(_inside, loop, calls)
-            if cause is STEPWISE and not on_device:  # in one call too, its cells are computed one after another
-                inside = functools.partial(_beside, {(one.where.file, one.where.line) for one in calls}, inside)
+        for loop, products in _loops(lines, rows).items():
+            wide = [one for one in products if one.times >= FEWEST]
+            took = [sum(one.part * _ns(rank, one.where) for one in those) for those in (wide, products)]
+            if not wide or took[0] < MOSTLY * took[1] or loop.lines in known:
+                continue
+            # On the CPU a net's cells are computed one after another in one call too.
+            cells = {(one.where.file, one.where.line) for one in wide} if cause is STEPWISE and not on_device else set()
+            inside = functools.partial(_inside, loop, wide, cells)
             share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
-            found.append((share, max(one.times for one in calls), loop.where))
-        for share, times, where in sorted(found, key=lambda one: -one[0])[:1]:
-            if share >= LEAST:
-                said = f"{times} calls a step{each}; {_took(share * step_ms, on_device)}"
-                told = with_text(cause, of_all_times(where)) if cause is STEPWISE else cause
-                yield told.finding(share, where, said, share * step_ms)
-                return
+            found.append((share, max(one.times for one in wide), loop))
+        most = max(found, key=lambda one: one[0], default=None)
+        if most is not None and most[0] >= LEAST:
+            share, times, loop = most
+            told = with_text(cause, of_all_times(loop.where)) if cause is STEPWISE else cause
+            said = f"{times} {what}; {_took(share * step_ms, cause, on_device)}"
+            yield told.finding(share, loop.where, said, share * step_ms)
+            return
+        known |= {one.lines for _, _, one in found}
 
 
-def _beside(lines: set[tuple[str, int | None]], inside: Callable[[Place | None], float], at: Place | None) -> float:
-    """Of what lies inside, all but these lines."""
-    return 0.0 if at is None or (at.file, at.line) in lines else inside(at)
+def _took(took_ms: float, cause: Cause, on_device: bool) -> str:
+    if on_device:
+        return f"the device waits {ms(took_ms)} of the step for what it calls"
+    if cause is STEPWISE:
+        return f"one call of all times saves at most {ms(took_ms)} of the step"
+    return f"{ms(took_ms)} of the step goes to what it calls"
 
 
-def _inside(loop: Loop, products: Sequence[Products], at: Place | None) -> float:
-    """Of what a line does, the part that is called from a loop, as far as its products tell."""
-    if at is None:
+def _inside(
+    loop: Loop, products: Sequence[Products], but: Collection[tuple[str, int | None]], at: Place | None
+) -> float:
+    """Of what a line does, the part that is called from a loop, as far as its products tell. but: lines that aren't."""
+    if at is None or (at.file, at.line) in but:
         return 0.0
     if at.file == loop.where.file and loop.first <= (at.line or 0) <= loop.last:
         return 1.0

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import io
 import os
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
@@ -23,12 +24,13 @@ Loop = ast.For | ast.While
 
 
 _REFUSED: Final[ContextVar[set[str] | None]] = ContextVar("refused", default=None)
+_INSTALLED: Final = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
 @contextlib.contextmanager
 def reading_here() -> Iterator[set[str]]:
-    """In here no source outside of the current folder is read: which files are named is up to whoever wrote the record,
-    and what is read is quoted. Yields those that were refused so far."""
+    """In here no source outside of the current folder is quoted: which files are named is up to whoever wrote the
+    record. Installed ones may be searched, but no line of them is looked at. Yields those that were refused so far."""
     before = _REFUSED.set(refused := set[str]())
     try:
         yield refused
@@ -36,9 +38,13 @@ def reading_here() -> Iterator[set[str]]:
         _REFUSED.reset(before)
 
 
-def _may_read(file: str) -> bool:
+def _may_read(file: str, search: bool = False) -> bool:
+    """search: the file as a whole. What is quoted is of a line of it, for which is asked again."""
     refused = _REFUSED.get()
-    if refused is None or Path(os.path.abspath(file)).is_relative_to(Path.cwd()):  # noqa: PTH100 - may have a NUL
+    if refused is None:
+        return True
+    path, folders = Path(os.path.abspath(file)), {Path.cwd(), *(_INSTALLED if search else ())}  # noqa: PTH100 - a NUL
+    if any(map(path.is_relative_to, folders)):
         return True
     refused.add(file)
     return False
@@ -46,7 +52,7 @@ def _may_read(file: str) -> bool:
 
 def parsed(file: str) -> ast.Module | None:
     """A file's syntax tree."""
-    return _parsed(file) if _may_read(file) else None
+    return _parsed(file) if _may_read(file, search=True) else None
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,5 @@
 """The whole verdict of a run: its steps, and what its traces and samples add where it was profiled."""
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -34,10 +33,6 @@ from .source import reading_here
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
-OF_DEVICES: Final = re.compile(
-    "; on a device the host waits( for the result)?|, in pinned memory if the model is on a device|"
-    "; on a GPU, where each [^;]*"
-)
 MEND: Final = "fix the command's own error, then run again"
 
 
@@ -60,8 +55,6 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
     found = _of_the_loop(with_findings(found, _once(found.findings)))
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
-    if found.device == "cpu":
-        findings = tuple(map(without_devices, findings))
     pairs = zip(findings, found.findings, strict=True)
     left = [one for one, before in pairs if one.levers or not tried.intersection(before.levers)]
     then = MEND if run.record.failed_itself else next_of(left)
@@ -115,13 +108,6 @@ def _once(findings: Sequence[Finding]) -> Iterator[Finding]:
             yield one
         if one.where is not None and one.named:
             told.add((one.title, one.where))
-
-
-def without_devices(finding: Finding) -> Finding:
-    """What is said of a run on the CPU, without what would hold on a device."""
-    return msgspec.structs.replace(
-        finding, why=OF_DEVICES.sub("", finding.why), instead=OF_DEVICES.sub("", finding.instead)
-    )
 
 
 def without_untold(finding: Finding) -> Finding:

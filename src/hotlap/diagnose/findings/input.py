@@ -44,7 +44,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(loader),
         evidence=f"{evidence}; {counted(loader.workers, 'worker')}{tensors_of(loader)}",
         why=_why(measured, loader),
-        instead="make batches of fewer, larger tensors, in pinned memory if the model is on a device"
+        instead=f"make batches of fewer, larger tensors{', in pinned memory' if measured.cuda else ''}"
         if _handed_over(measured, loader)
         else _in_processes(measured, loader) + _cheaper(measured, loader),
         levers=answering("input", *(("threads",) if measured.facts and measured.facts.device == "cuda" else ())),
