@@ -6,7 +6,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from machine import LOSSES, FakeLever, Machine, Tune, Uses, compiler, factors, kept, made, run, starter, workers
+from machine import (
+    BEGAN,
+    LOSSES,
+    FakeLever,
+    Machine,
+    Tune,
+    Uses,
+    compiler,
+    factors,
+    kept,
+    made,
+    run,
+    starter,
+    workers,
+    worths,
+)
 
 from hotlap.agent.stopper import Stopper
 from hotlap.experiment.evidence import Evidence
@@ -150,7 +165,7 @@ def test_the_last_turns_leave_time_for_parity(tune: Tune) -> None:
             evidence_of=lambda uses: Evidence(losses if "compile" in uses else LOSSES),
         )  # fmt: skip
         assert found.proofs[0].why.startswith("parity") and machine.starts("second nudged twin")
-        assert machine.spent < budget + machine.boot_s + machine.warmup_s + 1, "of two twins one"
+        assert machine.spent < budget + machine.boot_s + machine.warmup_s + 3, "of two twins one"
 
 
 def test_a_proof_that_the_noise_leaves_open_is_told_as_unproved(tune: Tune) -> None:
@@ -183,7 +198,7 @@ def test_what_was_left_open_is_still_told_once_another_stage_is_proved(tune: Tun
 def test_time_for_the_proof_is_set_aside_once_there_is_something_to_prove() -> None:
     now = [0.0]
     budget = Budget(100.0, lambda: now[0], cores=4)
-    budget.baseline_took(12.0, 2.0, 100.0)
+    budget.baseline_took(10.0, 2.0, 100.0)
     assert budget.proof_s == 0.0
     budget.afford(80.0, "x")
     budget.to_prove = True
@@ -218,14 +233,14 @@ def test_where_all_start_at_once_a_proof_begins_with_more_of_each(
 def test_more_sides_start_at_once_where_there_are_cores() -> None:
     few, many = (Budget(100.0, lambda: 0.0, cores) for cores in (2, 8))
     for budget in (few, many):
-        budget.baseline_took(12.0, 2.0, 100.0)
+        budget.baseline_took(10.0, 2.0, 100.0)
     assert few.starts_s(4) == 2 * 10 + 4 * 2 and many.starts_s(4) == 10 + 4 * 2
 
 
 def test_what_compiles_in_first_steps_counts_once_for_all_that_start_together() -> None:
     """Seen: 2.2x measured after 195 of 300 s, and no time to prove it, as each start was to compile for itself."""
     budget = Budget(300.0, lambda: 195.0, cores=16)
-    budget.baseline_took(21.0 + 8.0, 8.0, 100.0)
+    budget.baseline_took(21.0, 8.0, 100.0)
     budget.to_prove, budget.bare = True, 1
     budget.best_took(0.25 * 80.0, 8.0)
     assert budget.best_start_s == 21 + 20 + 8
@@ -263,7 +278,7 @@ def test_where_cudnn_searches_in_its_first_steps_a_side_makes_them_alone(tmp_pat
 
 def test_a_start_that_compiles_has_longer() -> None:
     budget = Budget(600.0, lambda: 0.0)
-    budget.baseline_took(12.0, 2.0, 100.0)
+    budget.baseline_took(10.0, 2.0, 100.0)
     assert budget.timeout(compiles=False) == 3 * 12 + 30 and budget.timeout(compiles=True) == 3 * 12 + 30 + 180
     assert Budget(40.0, lambda: 0.0).timeout(compiles=True) <= 40.0
 
@@ -366,7 +381,7 @@ def test_turns_that_the_budget_ends_say_nothing_of_the_gain(tune: Tune) -> None:
     found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), luck=slow, budget=120.0)
     assert machine.told("prove") and not machine.told("one after another") and not found.proofs
     assert found.unproved is not None and found.unproved.ratio == pytest.approx(2.0) and "a" not in found.dropped
-    assert found.not_done == ["no time was left to prove a: that takes 199 s, and 0 s are left"], "as turns took"
+    assert found.not_done == ["no time was left to prove a: that takes 195 s, and 0 s are left"], "as turns took"
     assert "prove" not in machine.alive()
 
 
@@ -374,6 +389,51 @@ def test_turns_that_the_budget_ends_say_nothing_of_the_gain(tune: Tune) -> None:
 def test_long_steps_have_the_time_that_they_need(tune: Tune, step_ms: float) -> None:
     found, machine = tune([FakeLever("a", 0.5)], factors(step_ms, a=0.5), budget=240 * step_ms / 1000)
     assert kept(found) == ["a"] and machine.spent <= 240 * step_ms / 1000
+
+
+SEVERAL = [FakeLever("a"), FakeLever("b", 0.3), FakeLever("c", 0.3), FakeLever("d", 0.2), FakeLever("e", 0.3)]
+
+
+@pytest.mark.parametrize(("step_ms", "cores", "budget"), [(1_500.0, 2, 600.0), (2_500.0, 16, 600.0), (400.0, 2, 300.0)])
+def test_where_each_by_itself_would_take_the_time_of_the_proof_all_are_proved_first(
+    step_ms: float, cores: int, budget: float, tune: Tune
+) -> None:
+    """Seen: 2.0x was measured of steps of 1.5 s, in 300 s of which cycles of five sets left none to prove it."""
+    step = factors(step_ms, a=0.6, b=0.95, d=1.02, e=0.9)
+    found, machine = tune(
+        SEVERAL, step, budget=budget, cores=cores, boot_s=15.0, warmup_s=5.0, process_sd=0.01, turn_sd=0.03
+    )
+    first = found.proofs[0]
+    assert first.proved and {use.name for use in first.levers} == {"a", "b", "c", "d", "e"}
+    assert found.proved is not None and machine.spent < 1.1 * budget
+    assert set(worths(found)) <= {*kept(found)}, "figures come after it, as far as the time goes"
+
+
+def test_where_there_is_time_each_by_itself_comes_before_the_proof(tune: Tune) -> None:
+    found, _ = tune(SEVERAL, factors(a=0.6, b=0.95, d=1.02, e=0.9), budget=600.0, turn_sd=0.01)
+    assert {use.name for use in found.proofs[0].levers} == {"a", "b", "e"} == {*worths(found)}
+
+
+@pytest.mark.parametrize("since", [0.0, 45.0, 60.0, 75.0, 100.0])
+def test_a_machine_that_becomes_slower_for_all_hides_no_gain(since: float, tmp_path: Path) -> None:
+    """By other work, say. What was timed before that is no measure of what a lever wins after it."""
+    one, machine = made(
+        tmp_path / "m", SEVERAL, factors(400.0, a=0.6, b=0.95, d=1.02, e=0.9), budget=600.0, cores=2,
+        process_sd=0.01, turn_sd=0.03, luck=lambda side, uses: 3.0 if machine.now - BEGAN > since else 1.0,
+    )  # fmt: skip
+    found = run(one, machine)
+    assert found.proved is not None and found.proved.ratio > 1.6 and found.proved.paces is None
+    assert all("slower" not in one.why for name, one in found.dropped.items() if name != "d"), "d is"
+
+
+def test_what_a_proof_leaves_of_its_time_is_used(tune: Tune) -> None:
+    """For what there was no time to try beside the time that the proof might have taken."""
+    levers = [*SEVERAL, compiler(costs_s=10.0)]
+    step = factors(50.0, a=0.6, b=0.95, d=1.02, e=0.9, compile=0.7)
+    found, _ = tune(
+        levers, step, budget=300.0, cores=2, boot_s=15.0, cold_s=15.0, compile_s=lambda uses: 20.0 * ("compile" in uses)
+    )
+    assert found.proofs[0].proved and "compile" in kept(found) and len(found.proofs) >= 2
 
 
 def test_what_was_measured_is_not_told_as_untried(tune: Tune) -> None:

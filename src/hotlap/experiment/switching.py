@@ -15,10 +15,11 @@ from .side import BY_ITSELF, Bench, Side
 from .statistics import Ratio, within_process
 
 BLOCK_S: Final = 0.3
+LONG_MS: Final = 1000.0
 LEAST_BLOCK: Final = 2
-"""Steps of a block that count: as many as take BLOCK_S, or at least so many."""
-SETTLING: Final = 4
-"""Steps of a block of a variant that is new."""
+"""Steps of a block that count: as many as take BLOCK_S, or at least so many, or one of LONG_MS or more."""
+SETTLING: Final = (4, 2)
+"""Steps of a block of a variant that is new, and where they take LONG_MS or more."""
 MOST_BLOCKS: Final = 4
 CYCLES: Final = (6, 24)
 """The fewest and the most: six are the fewest of which the signed-rank test makes a 95% interval."""
@@ -49,14 +50,18 @@ class Switching:
         a step. Raises SideLost where the process ends, or takes longer than so many seconds, or than MOST_BLOCKS
         blocks of the steps before where these are long. A block that the time left is too short for is not begun."""
         begun = time.monotonic()
-        seconds = max(seconds, MOST_BLOCKS * (SETTLING + 1) * self.side.step_ms / 1000)
+        seconds = max(seconds, MOST_BLOCKS * (self.settling + 1) * self.side.step_ms / 1000)
         before: float | None = None
-        while (left := seconds - (time.monotonic() - begun)) > (SETTLING + 1) * (before or 0.0) / 1000:
-            now = self._block(variant, SETTLING, left)
+        while (left := seconds - (time.monotonic() - begun)) > (self.settling + 1) * (before or 0.0) / 1000:
+            now = self._block(variant, self.settling, left)
             if now is not None and before is not None and abs(math.log(now / before)) < math.log(1.25):
                 return min(now, before)
             before = now or before
         return before
+
+    def now_ms(self, variant: Variant) -> float:
+        """Ms a step of one more block of a variant that has settled. Raises SideLost."""
+        return self._block(variant, self.settling, 60.0) or self.last_ms[variant]
 
     def measure(
         self,
@@ -68,7 +73,7 @@ class Switching:
         self.cycles = []
         for variant in variants:  # its first calls may compile, search or allocate
             if variant not in self.last_ms:
-                self._block(variant, SETTLING, max(60.0, seconds))
+                self._block(variant, self.settling, max(60.0, seconds))
         begun = time.monotonic()
         while len(self.cycles) < CYCLES[1]:
             late = time.monotonic() - begun > seconds
@@ -98,11 +103,24 @@ class Switching:
         known = [one.interval for one in ratios if one is not None and one.interval is not None]
         return len(known) == len(ratios) and all(one.low > 1 or one.high < least for one in known)
 
+    @property
+    def settling(self) -> int:
+        """Steps of a block of a variant that is new."""
+        return SETTLING[self.side.step_ms >= LONG_MS]
+
+    @property
+    def block_s(self) -> float:
+        """Seconds that one takes at most, by the last block of each variant."""
+        longest = max(self.last_ms.values(), default=self.side.step_ms)
+        return (self._wanted(longest) + 1) * longest / 1000
+
     def _steps(self, variant: Variant, blocks: int) -> int:
         """Of its next block. blocks: that are still to come, at least."""
-        step_ms = self.last_ms.get(variant) or self.side.step_ms
-        wanted = min(2000, math.ceil(BLOCK_S * 1000 / step_ms))
-        return self.bench.placed(self.side, max(LEAST_BLOCK, self.side.least_steps, wanted), blocks)
+        return self.bench.placed(self.side, self._wanted(self.last_ms.get(variant) or self.side.step_ms), blocks)
+
+    def _wanted(self, step_ms: float) -> int:
+        least = 1 if step_ms >= LONG_MS else LEAST_BLOCK
+        return max(least, self.side.least_steps, min(2000, math.ceil(BLOCK_S * 1000 / step_ms)))
 
     def _block(self, variant: Variant, steps: int, seconds: float) -> float | None:
         levers: Mapping[str, Mapping[str, object]] = {name: self.known[name].settings for name in variant}

@@ -75,11 +75,11 @@ class Budget:
         """Seconds."""
         return self.seconds - self.spent
 
-    def baseline_took(self, seconds: float, warmup_s: float, step_ms: float, least_steps: int = 1) -> None:
-        """The bare command was ready after so long, so much of it in its loop, and a step takes so many ms. A turn has
-        so many steps at least."""
+    def baseline_took(self, boot_s: float, warmup_s: float, step_ms: float, least_steps: int = 1) -> None:
+        """The bare command began its loop after so long, is ready so long after that, and a step takes so many ms. A
+        turn has so many steps at least."""
         self.least_steps = least_steps
-        self.boot_s = max(1.0, seconds - warmup_s)
+        self.boot_s = max(1.0, boot_s)
         self.warmup_s = warmup_s
         self.best_took(0.0, warmup_s)
         self.step_s = step_ms / 1000
@@ -90,9 +90,9 @@ class Budget:
             self._turns += turns
             self.turn_s += (seconds - turns * self.turn_s) / self._turns
 
-    def start_took(self, seconds: float, warmup_s: float) -> None:
+    def start_took(self, boot_s: float) -> None:
         """Another one did: later ones find files in memory that the first had to read."""
-        self.boot_s = min(self.boot_s, max(1.0, seconds - warmup_s))
+        self.boot_s = min(self.boot_s, max(1.0, boot_s))
 
     def best_took(self, first_s: float, warmup_s: float) -> None:
         """The best set takes so long in first steps that are made together, and from there until it is ready."""

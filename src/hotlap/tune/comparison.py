@@ -67,7 +67,9 @@ class Comparison:
         """What was started for it."""
         self.levers = list(state.best.levers)
         self.promised = state.open_ratio
-        """What was measured of them before."""
+        """What was measured of them before, over what is proved."""
+        self.in_all = self.promised * (state.found.proved.ratio if state.found.proved is not None else 1.0)
+        """The same over the bare command."""
         self._let_go_of_pausing()
         self.before: list[Side] = [side for side in state.bare if side.alive]
         self.after: list[Side] = []
@@ -445,12 +447,12 @@ class Comparison:
     def _by_turns_before(self) -> tuple[Ratio, tuple[float, float]] | None:
         """The ratio to the bare command's turns before the comparison, where that is clearly below the interval: other
         work of the machine that came just then slowed one side more than the other. With medians of the bare command's
-        turns, before it and in it."""
+        turns, before it and in it. Not where what was measured before says the same: then it slows both alike."""
         ours, known, found = self._levels(self.levers), self._levels(self.state.given, self.turns_before), self.ratio
         if self.pairs or found.interval is None or not ours or len(known) < LEAST_ROUNDS:
             return None
         before, ratio = median(known), median(known) / median(ours)
-        if found.interval.low < PACES * ratio:
+        if found.interval.low < PACES * max(ratio, self.in_all):
             return None
         interval = msgspec.structs.replace(found.interval, low=ratio)
         mine = {side.number for side in self.before}

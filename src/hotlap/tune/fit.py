@@ -118,7 +118,8 @@ def _late(state: State) -> bool:
 
 def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> list[records.Lever]:
     """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
-    state.budget.baseline_took(trial.wall_s, trial.warmup_s or 0.0, trial.step_ms or 0.0)
+    warmup_s = trial.warmup_s or 0.0
+    state.budget.baseline_took(trial.wall_s - warmup_s, warmup_s, trial.step_ms or 0.0)
     for use in list(reversed(uses))[1:]:
         if _late(state):
             break

@@ -22,8 +22,6 @@ from .state import State, ratio_text
 
 ENOUGH = 0.6
 """Of the time that a proof is planned to take: what is left of it may do."""
-NEARLY = 0.98
-"""Of what was proved before, that a set with fewer levers has to reach."""
 
 
 def prove(state: State) -> None:
@@ -126,11 +124,10 @@ def _withdraw(state: State, again: Proof) -> None:
 
 def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
     before = state.found.proved
+    again = before is not None and same_levers(before.levers, proof.levers)  # the later figure counts
     shorter = before is not None and all(use in before.levers for use in proof.levers)
-    least = before.ratio * (NEARLY if shorter else 1.0) if before is not None else 0.0
-    if before is not None and same_levers(before.levers, proof.levers):  # proved once more: the later figure counts
-        least = 0.0
-    if before is not None and proof.ratio < least and not state.memory:
+    reached = proof.interval.high if shorter and proof.interval is not None else proof.ratio  # not clearly slower
+    if before is not None and not again and reached < before.ratio and not state.memory:
         no_faster = f"{proof.ratio:.2f}× is no faster than the {before.ratio:.2f}× proved before"
         state.say(f"drop  {names(proof.levers)}  {no_faster}")
         state.found.proofs[-1] = msgspec.structs.replace(proof, proved=False, why=no_faster)

@@ -10,7 +10,7 @@ from typing import Final
 
 from hotlap.experiment.outcome import names
 from hotlap.experiment.statistics import Ratio
-from hotlap.experiment.switching import CYCLES, LEAST_BLOCK, SETTLING, SideLost, Switching, Variant
+from hotlap.experiment.switching import CYCLES, LEAST_BLOCK, SideLost, Switching, Variant
 from hotlap.experiment.watch import Spare, left_out
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
@@ -27,6 +27,8 @@ SETTLE_S: Final = 20.0
 """For the first steps with a lever that compiles nothing."""
 PASS_S: Final = 20.0
 """Of cycles, in one pass."""
+LONG_S: Final = 2 * PASS_S
+"""Cycles that take longer wait for the first proof."""
 PASSES: Final = 4
 SLOWER: Final = 1.07
 """Times as long as before that steps take with a lever just switched on, from which blocks with and without it take
@@ -41,11 +43,11 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
     at_once: all or none: where each set is compiled anew, it would take too long to find out which. again: a script
     that came to its end meanwhile is started once more.
     """
+    start_s = 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
+    state.budget.afford(start_s + _pass_s(state), names([one.use for one in group]))
     bound = state.best.diagnosis.bound
     state.tried |= {(one.lever.name, bound) for one in group}
     state.found.predicted |= {one.lever.name: one.predicted for one in group}
-    start_s = 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
-    state.budget.afford(start_s + _pass_s(state), names([one.use for one in group]))
     base = tuple(use.name for use in state.best.levers)
     try:
         live = _put_in(state, group, at_once)
@@ -56,7 +58,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         whole = _worth(switching.ratio(base, full), full)
         added = [name for name in full if name not in base]
         spoilt = whole.interval is not None and whole.interval.high < 1  # by one of them: others may win beside it
-        one_by_one = len(added) > 1 and not at_once
+        one_by_one = len(added) > 1 and not at_once and (spoilt or _before_proof(state, switching, len(added) + 1))
         if not _surely(whole) and not (one_by_one and spoilt):
             state.no_gain([switching.known[name] for name in added], whole, "all together" if len(added) > 1 else "")
             return False
@@ -65,7 +67,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
             full, worth = _eliminate(state, switching, base, full)
             if full == base:
                 return False
-            if set(worth) != {*added} or spoilt:
+            if len(full) < len(base) + len(added) or spoilt:
                 _measure(state, switching, [base, full], [(base, full)] if spoilt else [])
                 whole = _worth(switching.ratio(base, full), full)
             if spoilt and not _surely(whole):
@@ -110,10 +112,10 @@ def _without_culprit(state: State, group: Sequence[Candidate], lost: Trial, at_o
 def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str]) -> bool:
     """Find out whether a lever is better than those that keep it out; whether it is in now. Raises BudgetSpent."""
     use, name = candidate.use, candidate.lever.name
-    state.tried.add((name, state.best.diagnosis.bound))
-    state.found.predicted[name] = candidate.predicted
     most_s = COMPILE_SHARE * state.budget.seconds if candidate.lever.compiles else SETTLE_S
     state.budget.afford(candidate.lever.costs_s + _pass_s(state), f"{name} in place of {', '.join(instead_of)}")
+    state.tried.add((name, state.best.diagnosis.bound))
+    state.found.predicted[name] = candidate.predicted
     try:
         switching = state.switching([use])
         now = tuple(one.name for one in state.best.levers)
@@ -153,15 +155,14 @@ def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Sw
     base = tuple(use.name for use in state.best.levers)
     full = base
     switching: Switching | None = None
-    usual: float | None = None
     uses = [one.use for one in group]
     for some in [list(group)] if at_once else [[one] for one in group]:
         if switching is None or not switching.side.ready:
             switching = state.switching(uses)
-            usual = switching.settle(full, SETTLE_S)
+            switching.settle(full, SETTLE_S)
         added = tuple(one.lever.name for one in compatible(state, some, full))
-        if added and usual is not None and _switched_on(state, switching, full, added, usual):
-            full, usual = (*full, *added), min(usual, switching.side.step_ms)
+        if added and full in switching.last_ms and _switched_on(state, switching, full, added):
+            full = (*full, *added)
     if switching is None or full == base:
         return None
     if not switching.side.ready:  # the last one ended it
@@ -171,8 +172,8 @@ def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Sw
     return switching, full
 
 
-def _switched_on(state: State, switching: Switching, full: Variant, added: Variant, usual: float) -> bool:
-    """Switch levers on; whether they are in, and steps no slower. Why not is noted. usual: ms a step without them."""
+def _switched_on(state: State, switching: Switching, full: Variant, added: Variant) -> bool:
+    """Switch levers on; whether they are in, and steps no slower. Why not is noted."""
     state.bench.listener.trial("switch on", " + ".join(added))
     uses = [switching.known[name] for name in added]
     compiles = any(state.levers[name].compiles for name in (*full, *added))
@@ -192,12 +193,15 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         if why := _not_in(switching, use.name):
             state.refuse(use, why)
             return False
+    usual = switching.last_ms[full]
+    if now is not None and now > SLOWER * usual and not compiles:
+        usual = switching.now_ms(full)  # it may be the machine
     bad, worth = _unfit(state, switching, uses, now, usual)
     if now is None or bad:
         for use in uses:
             state.refuse(use, bad, worth)
         return False
-    if now > SLOWER * usual and not compiles:  # or it is the machine: blocks in turn tell
+    if now > SLOWER * usual and not compiles:  # blocks in turn tell
         ours = (*full, *added)
         switching.measure([full, ours], lambda so_far: so_far.clear([(full, ours)], CLEAR), PASS_S / 2)
         worth = _worth(switching.ratio(full, ours), ours, added[0])
@@ -217,7 +221,7 @@ def _unfit(
         return "no step could be timed", None
     if now > TOO_SLOW * usual:
         return f"much slower: {now:.3g} ms a step, not {usual:.3g}", Worth(ratio=usual / now)
-    return other_work(state, switching.rows, uses, SETTLING) or "", None
+    return other_work(state, switching.rows, uses, switching.settling) or "", None
 
 
 def _not_in(switching: Switching, name: str) -> str | None:
@@ -241,6 +245,8 @@ def _eliminate(
         tested = [name for name in full if name not in base]
         without = {name: tuple(one for one in full if one != name) for name in tested}
         variants = list(dict.fromkeys([full, *without.values(), *([larger] if larger else [])]))
+        if worth and not _before_proof(state, switching, len(variants)):
+            break
         pairs = [(variant, full) for variant in without.values()]
         _measure(state, switching, variants, pairs)
         worth = {name: _worth(switching.ratio(without[name], full), full, name) for name in tested}
@@ -274,6 +280,14 @@ def _measure(state: State, switching: Switching, variants: list[Variant], pairs:
         raise BudgetSpent(f"a longer look at {' + '.join(variants[-1])}")
     seconds = max(0.0, min(PASS_S, budget.left - budget.first_proof_s))
     switching.measure(variants, lambda so_far: so_far.clear(pairs, CLEAR), seconds)
+
+
+def _before_proof(state: State, switching: Switching, variants: int) -> bool:
+    """Whether cycles of so many come before a proof: the fewest leave its time, and where nothing is proved yet they
+    are short. What is not looked at one by one then has its figures when it is proved."""
+    state.plan_turns()
+    seconds, budget = variants * CYCLES[0] * switching.block_s, state.budget
+    return seconds < budget.left - budget.first_proof_s and (budget.proved or seconds < LONG_S)
 
 
 def _pass_s(state: State) -> float:

@@ -39,8 +39,7 @@ from .state import Best, Found, State, by_text, value_text
 from .worth import each_for_itself
 
 FIRST_S: Final = 2.0
-FIRST_STEPS: Final = 16
-"""Steady steps of the bare command's first run, which is diagnosed."""
+"""Of steady steps of the bare command's first run, which is diagnosed."""
 MOST: Final = 1 / (1 - 0.3)
 """What an input lever has to promise, 30% of the step, to hide what all others are worth: it comes before them."""
 LAUNCHES: Final = 0.5
@@ -80,28 +79,13 @@ class Search:
         """The whole search. KeyboardInterrupt leaves `found` as far as it got."""
         state = self.state
         self.bare()
+        stages = list(STAGES)
         try:
             if state.found.proved is not None:
                 state.keep(state.found.proved.levers)
             self.remember()
-            stages = list(STAGES)
-            while stages:
-                if self.waits_for_launches():
-                    self._one_by_one("first", True, MOST)
-                    stages.sort(key=lambda one: one != "graphs")
-                self.stage(stages.pop(0))
-                if state.open_ratio >= WORTH_A_PROOF:
-                    prove(state)
-            prove(state)
-            self._one_by_one(None)
-            prove(state)
-            self.exchange()
-            prove(state)
-            self.refine()
-            self._tell_unsure()
-            while each_for_itself(state):
-                prove(state)
-            self.let_go()
+            while not self._ended(stages):
+                pass
         except BudgetSpent as spent:
             self._spent(str(spent))
         state.narrow_down()
@@ -109,6 +93,40 @@ class Search:
         if state.found.no_reference == NO_TIME:
             state.found.not_done.append("no time was left to measure the cost of the levers that make it fit")
         return state.found
+
+    def _ended(self, stages: list[Stage]) -> bool:
+        """The search, from the first of these stages on, which it takes off the list; whether it came to its end. Where
+        what is measured has to be proved before there is time for more, it is. Raises BudgetSpent."""
+        proofs = len(self.found.proofs)
+        try:
+            self._go_on(stages)
+        except BudgetSpent:
+            prove(self.state)
+            if len(self.found.proofs) == proofs:
+                raise
+            return False
+        return True
+
+    def _go_on(self, stages: list[Stage]) -> None:
+        state = self.state
+        while stages:
+            if self.waits_for_launches():
+                self._one_by_one("first", True, MOST)
+                stages.sort(key=lambda one: one != "graphs")
+            self.stage(stages[0])
+            del stages[0]
+            if state.open_ratio >= WORTH_A_PROOF:
+                prove(state)
+        prove(state)
+        self._one_by_one(None)
+        prove(state)
+        self.exchange()
+        prove(state)
+        self.refine()
+        self._tell_unsure()
+        while each_for_itself(state):
+            prove(state)
+        self.let_go()
 
     def _spent(self, was_next: str) -> None:
         """The budget ended the search: what was measured is proved if there is time, and what was not tried is said, or
@@ -142,7 +160,7 @@ class Search:
     def bare(self) -> None:
         """Two processes of the bare command. Raises CommandFailed, NothingMeasured."""
         state = self.state
-        special = Special(seconds=FIRST_S, least_steps=FIRST_STEPS)
+        special = Special(seconds=FIRST_S)
         first, second = (state.bench.start("baseline", (), special, state.budget.left / 2) for _ in range(2))
         state.reference = first
         state.bench.ready(first, second)
@@ -170,9 +188,9 @@ class Search:
             raise CommandFailed(f"the command itself fails, without any lever: {trial.why} (see {output})")
         if trial.outcome != "measured":
             raise NothingMeasured(f"{trial.why} (see {output})")
-        warmup_s = (trial.warmup_s or 0.0) + FIRST_S
+        step_ms = trial.step_ms or 0.0
         state.budget.crowded = state.bench.crowded
-        state.budget.baseline_took(trial.wall_s, warmup_s, trial.step_ms or 0.0, first.least_steps)
+        state.budget.baseline_took(first.until_s, first.rest_s, step_ms, first.least_steps)
         facts = state.bench.rank(trial).facts
         if facts is None:
             raise NothingMeasured(f"{trial.folder}: hotlap has no record of the model and loaders (facts.json)")

@@ -134,10 +134,8 @@ class State:
         """Wait until they are, or have failed; later starts are planned by how long that took."""
         self.bench.ready(*sides)
         self.budget.crowded, self.budget.crowded_steps = self.bench.crowded, self.bench.crowded_steps
-        took = [(trial.wall_s, trial.warmup_s) for trial in (side.measured for side in sides)]
-        known = [(wall_s, warmup_s) for wall_s, warmup_s in took if warmup_s is not None]
-        if known:
-            self.budget.start_took(*max(known, key=lambda one: one[0] - one[1]))
+        if began := [side.until_s for side in sides if side.measured.warmup_s is not None]:
+            self.budget.start_took(max(began))
 
     def make_room(self) -> None:
         """Where two can't be alive at once, end those that are."""
@@ -248,7 +246,14 @@ class State:
             self.budget.best_took(0.0, warmup_s)
         self.budget.to_prove = self.unproved
         self.budget.bare = sum(one.ready for one in self.bare)
-        self.budget.step_s = (self.reference.step_ms / 1000) * (1 + 1 / max(1.0, self.open_ratio)) / 2
+        self.plan_turns()
+
+    def plan_turns(self) -> None:
+        """By the bare command's last turn: the machine's pace may have changed since it was measured."""
+        given = {lever.name: lever.settings for lever in self.given}
+        turns = (turn.step_ms for both, turn in reversed(self.bench.turns) if both == given and turn.step_ms)
+        bare_s = next(turns, self.reference.step_ms) / 1000
+        self.budget.step_s = bare_s * (1 + 1 / max(1.0, self.open_ratio)) / 2
 
     def leave_open(self, found: Open | None) -> None:
         """A gain was measured that is not proved. One that was before, and is in no set any more, is told."""
