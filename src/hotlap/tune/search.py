@@ -298,6 +298,8 @@ class Search:
             live = self._can_switch(stage)
             if live:
                 kept = self._screened(stage) or kept
+                if state.budget.left - 2 * state.budget.proof_s > state.budget.seconds / 2:
+                    self._prove_first()
             least = AGAIN if stage == "first" else 1.0
             kept = self._one_by_one(stage, live and not state.sequential, least) or kept  # that may be known since then
             if not kept:
@@ -361,18 +363,15 @@ class Search:
             ordered = [one for one in candidates(self.state, stage) if not (switched and one.lever.switchable)]
             if not ordered or ordered[0].predicted < least:
                 return kept
-            kept = self._tried(ordered[0], max(least, WORTH_A_PROOF)) or kept
+            kept = try_start(self.state, ordered[0]) or kept
+            self._prove_first(max(least, WORTH_A_PROOF))
             if kept and stage == "graphs":  # what makes kernels shorter shows now
                 return True
 
-    def _tried(self, candidate: Candidate, worth: float) -> bool:
-        """Whether a lever with a start of its own is kept. The first gain that is worth a proof is proved at once: a
-        budget that ends later then ends with a recipe."""
-        state = self.state
-        kept = try_start(state, candidate)
-        if kept and state.found.proved is None and state.open_ratio >= worth:
-            prove(state)
-        return kept
+    def _prove_first(self, worth: float = WORTH_A_PROOF) -> None:
+        """The first gain that is worth a proof is proved at once: a budget that ends later then ends with a recipe."""
+        if self.found.proved is None and self.state.open_ratio >= worth:
+            prove(self.state)
 
     def waits_for_launches(self) -> bool:
         """Whether the device waits for the host in so much of the step that CUDA graphs come before compilers."""
