@@ -21,7 +21,7 @@ from hotlap.runs.folder import RunFolder
 from .budget import COMPILE_SHARE, BudgetSpent
 from .candidates import Candidate, compatible
 from .starts import other_work
-from .state import TOO_SLOW, State, use_text, worth_text
+from .state import PROMISING, TOO_SLOW, State, use_text, worth_text
 
 SETTLE_S: Final = 20.0
 """For the first steps with a lever that compiles nothing."""
@@ -256,7 +256,7 @@ def _eliminate(
             del state.found.dropped[best]
             full, larger = (*full, best), ()
             continue
-        out = [name for name in tested if not _surely(worth[name])]
+        out = [name for name in tested if not _may_be(worth[name])]
         for name in out:
             state.no_gain([switching.known[name]], worth[name])
         if not out:
@@ -268,8 +268,7 @@ def _eliminate(
             full = (*base, best)
         if full == base:
             break
-    sure = tuple(name for name in full if name in base or (name in worth and _surely(worth[name])))
-    return sure, {name: one for name, one in worth.items() if name in sure}
+    return full, {name: one for name, one in worth.items() if name in full and _surely(one)}
 
 
 def _measure(state: State, switching: Switching, variants: list[Variant], pairs: list[tuple[Variant, Variant]]) -> None:
@@ -298,6 +297,12 @@ def _pass_s(state: State) -> float:
 def _surely(worth: Worth) -> bool:
     """Whether its interval lies above 1."""
     return worth.interval is not None and worth.interval.low > 1
+
+
+def _may_be(worth: Worth) -> bool:
+    """Whether it wins something, or promises to and noise hides how much: then it stays until the whole is proved."""
+    noisy = worth.interval is not None and worth.interval.high >= PROMISING
+    return _surely(worth) or (noisy and worth.ratio > 1)
 
 
 def _worth(ratio: Ratio | None, full: Variant, name: str = "") -> Worth:
