@@ -93,6 +93,23 @@ def voc() -> None:
     put(str(root / "ImageSets/Segmentation/val.txt"), "".join(names[:16]))
 
 
+def carvana() -> None:
+    """Carvana's cars and masks, in their size, and a stub in wandb's place; 16 of 2000 differ."""
+    from PIL import Image
+
+    put("stubs/wandb.py", ANYTHING)
+    for number in range(2000):
+        car, mask = Path(f"data/imgs/{number:06}.jpg"), Path(f"data/masks/{number:06}_mask.gif")
+        if number < 16:
+            picture(car, 1918, 1280)
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            small = Image.fromarray(RANDOM.integers(0, 2, (8, 8), dtype=np.uint8))
+            small.resize((1918, 1280), Image.Resampling.NEAREST).save(mask)
+        else:
+            link(car, car.with_name(f"{number % 16:06}.jpg"))
+            link(mask, mask.with_name(f"{number % 16:06}_mask.gif"))
+
+
 def coco(root: str = "data/coco") -> None:
     """COCO 2017, boxes with polygons."""
     for split, count in (("train", 4000), ("val", 16)):
@@ -167,6 +184,28 @@ class get_encoding:
 def book() -> None:
     """A text as long as the novel that the script downloads, and in tiktoken's place one token for each four bytes."""
     put("middlemarch.txt", text(1_800_000))
+    put("stubs/tiktoken.py", FOUR_BYTES)
+
+
+ANYTHING = """\
+class Anything:
+    def __call__(self, *args, **kwargs): return self
+    def __getattr__(self, name): return self
+def __getattr__(name):
+    if name.startswith("__"): raise AttributeError(name)
+    return Anything()
+"""
+"""A module in the place of one that only reports: whatever is called, nothing happens."""
+
+
+def fineweb() -> None:
+    """Shards of tokens (bytes as uint16), a few rows of HellaSwag, and a stub in tiktoken's place."""
+    for name, size in (("train_000001", 50_000_000), ("val_000000", 2_000_000)):
+        tokens = np.frombuffer(text(size).encode()[:size], np.uint8).astype(np.uint16)
+        np.save(put(f"edu_fineweb10B/edufineweb_{name}.npy", ""), tokens)
+    some = lines(40)
+    rows = [{"ctx": some[n], "label": n % 4, "endings": some[n + 1 : n + 5]} for n in range(0, 40, 5)]
+    jsonl("hellaswag/hellaswag_val.jsonl", rows)
     put("stubs/tiktoken.py", FOUR_BYTES)
 
 
@@ -262,6 +301,13 @@ def mnist() -> None:
             put(f"data/MNIST/raw/{split}-{kind}-ubyte", "").write_bytes(head + values.tobytes())
 
 
+def digits() -> None:
+    """MNIST, a folder for the script's samples, and a stub in wandb's place."""
+    mnist()
+    put("stubs/wandb.py", ANYTHING)
+    Path("contents").mkdir(exist_ok=True)
+
+
 def graphs() -> None:
     """4110 small graphs in the text files of TUDataset's NCI1."""
     edges, owner, first = [], [], 1
@@ -285,6 +331,31 @@ def bodies() -> None:
         pairs = charges @ charges.transpose(0, 2, 1)
         for name, values in {"loc": walk, "vel": np.gradient(walk, axis=1), "edges": pairs, "charges": charges}.items():
             np.save(f"n_body_system/dataset/{name}_{split}_charged5_initvel1small.npy", values)
+
+
+def proteins() -> None:
+    """Chains of the Protein Data Bank as ProteinMPNN reads them, one in each entry; 64 of 1200 differ."""
+    import torch
+
+    letters, rows = "ACDEFGHIKLMNPQRSTVWY", ["CHAINID,DEPOSITION,RESOLUTION,HASH,CLUSTER,SEQUENCE\n"]
+    meta = {"chains": ["A"], "tm": torch.ones(1, 1, 3), "asmb_ids": ["1"], "asmb_chains": ["A"]}
+    meta |= {"asmb_xform0": torch.eye(4)[None]}
+    for number in range(1200):
+        entry, known = (Path(f"pdb/{name[1:3]}/{name}.pt") for name in (f"{number:04}", f"{number % 64:04}"))
+        chain, known_chain = (each.with_name(f"{each.stem}_A.pt") for each in (entry, known))
+        if number < 64:
+            size = int(RANDOM.integers(100, 500))
+            sequence = "".join(letters[each] for each in RANDOM.integers(0, 20, size))
+            atoms = 3.8 * torch.randn(size, 1, 3).cumsum(0) + torch.randn(size, 14, 3)
+            torch.save(meta, put(str(entry), ""))
+            torch.save({"seq": sequence, "xyz": atoms}, put(str(chain), ""))
+        else:
+            link(entry, known)
+            link(chain, known_chain)
+        rows.append(f"{entry.stem}_A,2015-01-01,2.0,{number:06},{number},A\n")
+    put("list.csv", "".join(rows))
+    put("valid_clusters.txt", "".join(f"{number}\n" for number in range(40)))
+    put("test_clusters.txt", "40\n")
 
 
 def interactions() -> None:
@@ -346,6 +417,32 @@ def voices() -> None:
     link(Path("data/voxceleb1/test/wav"), Path("data/voxceleb2/dev/wav"))
     put("data/train_list.txt", "".join(f"{name[:7]} {name}\n" for name in names))
     put("data/veri_test.txt", "".join(f"{n % 2} {names[n]} {names[n + 1]}\n" for n in range(40)))
+
+
+def spoofs() -> None:
+    """ASVspoof 2019's utterances, 4 s of 64 that differ, named over and over; half of them are genuine."""
+    import soundfile
+
+    for number in range(64):
+        path = put(f"LA/ASVspoof2019_LA_train/flac/LA_{number:04}.flac", "")
+        soundfile.write(path, RANDOM.integers(-9000, 9000, 64_000).astype(np.int16), 16_000)
+    for split, ending, count in (("train", "trn", 200_000), ("dev", "trl", 48), ("eval", "trl", 48)):
+        kinds = ("A01 spoof", "- bonafide")
+        rows = [f"LA_{n % 64:04} LA_{n % 64:04} - {kinds[n % 2]}\n" for n in range(count)]
+        put(f"LA/ASVspoof2019_LA_cm_protocols/ASVspoof2019.LA.cm.{split}.{ending}.txt", "".join(rows))
+        if split != "train":
+            link(Path(f"LA/ASVspoof2019_LA_{split}"), Path("LA/ASVspoof2019_LA_train"))
+
+
+def weather() -> None:
+    """50,000 rows of 21 numbers, 10 minutes apart; empty modules for packages that are imported and not used."""
+    dates = np.datetime64("2020-01-01T00:00:00") + np.arange(50_000) * np.timedelta64(10, "m")
+    values = RANDOM.normal(size=(50_000, 21)).cumsum(0)
+    rows = [f"{date},{','.join(f'{each:.3f}' for each in row)}\n" for date, row in zip(dates, values, strict=True)]
+    head = ",".join(["date", *(f"column{number}" for number in range(20)), "OT"])
+    put("dataset/weather/weather.csv", head + "\n" + "".join(rows))
+    for name in ("sktime/datasets", "datasets", "patoolib", "reformer_pytorch"):
+        put(f"stubs/{name}.py", ANYTHING)
 
 
 def darcy() -> None:
