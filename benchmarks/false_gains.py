@@ -99,7 +99,7 @@ class Machine:
         self.facts = SimpleNamespace(peak_rss_bytes=1)
         self.plan = SimpleNamespace(environment=SimpleNamespace(memory_gib=8.0))
         self.judge = SimpleNamespace(runs_left=lambda levers: 0)
-        self.side = None
+        self.side, self.found = None, SimpleNamespace(proved=None)
         self.reference = self.start("baseline", ())
         self.bare = [self.reference]
 

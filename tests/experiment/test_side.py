@@ -469,11 +469,14 @@ def test_what_a_turn_s_steps_say() -> None:
 
 
 def test_where_a_loop_waits_for_its_workers_a_turn_holds_a_batch_of_each(bench: Bench, sides: dict[str, Side]) -> None:
-    def loop(workers: int, late: int) -> Facts:
-        one = LoaderFacts(dataset="d", iterable=False, workers=workers, asked=100, late=late, training=True)
+    def loop(workers: int, late_ms: float) -> Facts:
+        one = LoaderFacts(
+            dataset="d", iterable=False, workers=workers, asked=100, late=60, late_ms=late_ms, training=True
+        )
         return Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", loaders=(one,))
 
-    assert [wave_of(loop(10, 30)), wave_of(loop(10, 1)), wave_of(loop(0, 0)), wave_of(None)] == [10, 1, 1, 1]
+    waits = [loop(10, 30 * 60.0), loop(10, 200.0), loop(0, 0.0), None]
+    assert [wave_of(one, 200.0) for one in waits] == [10, 1, 1, 1], "1% of 200 ms is little, however often"
     side = sides["still"]
     short, side.step_ms = side.step_ms, 200.0
     assert 3 <= bench.turn_steps(side) <= 4

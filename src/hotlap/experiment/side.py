@@ -38,8 +38,9 @@ from .pauses import Pauses
 from .watch import SLOW_STEPS, Listener, Refusal, TooSlow, Watch, left_out, spared
 
 STEPS: Final = 2000
-LATE: Final = 0.02
-"""Share of the batches that are not there when they are asked for, from which on a loop waits for its workers."""
+LATE: Final = 0.03
+"""Share of the steps that it is at batches that were not there when they were asked for, from which on a loop waits for
+its workers."""
 WAVE_S: Final = 3.0
 """Longest turn for the sake of a whole wave."""
 SECONDS: Final = 1.0
@@ -303,7 +304,7 @@ class Bench:
         if outcome == "measured" and side.trial.mean_ms is not None:
             self._diagnoses[side.number] = diagnose(side.folder)  # before it takes turns, which are no steady stretch
             side.step_ms = side.trial.step_ms or side.step_ms
-            side.wave = wave_of(RunFolder(side.folder).facts)
+            side.wave = wave_of(RunFolder(side.folder).facts, side.step_ms)
         self.new_steps(side)
 
     def _stop(self, side: Side, timed_out: bool = False) -> Ended:
@@ -467,11 +468,11 @@ def turn_of(side: int, first: int, last: int, ranks: Sequence[Sequence[Step]], l
     )
 
 
-def wave_of(facts: Facts | None) -> int:
+def wave_of(facts: Facts | None, step_ms: float) -> int:
     """Steps in which a loop that waits for loader workers waits once, 1 where it hardly waits: they begin together, so
     that all bring a batch at about the same time (DINO, 10 workers: 137 ms a step in one turn, 359 in the next)."""
-    loaders = [one for one in facts.loaders if one.training and one.late > LATE * one.asked] if facts else []
-    return max((one.workers for one in loaders), default=1)
+    loaders = [one for one in facts.loaders if one.training] if facts else []
+    return max((one.workers for one in loaders if one.late_ms > LATE * one.asked * step_ms), default=1)
 
 
 def drawn(steps: int, shuffle: random.Random) -> int:

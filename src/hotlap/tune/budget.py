@@ -42,6 +42,8 @@ class Budget:
         self.crowded = self.crowded_steps = False
         """Whether sides that start at once have to wait for each other's threads: before their loops, and in steps that
         they make together."""
+        self.alone = False
+        """Whether no two sides are alive at once: whole runs come in pairs, and there are no turns."""
         self.boot_s = LEAST_TIMEOUT_S
         """Seconds until a process begins its loop."""
         self.best_first_s = 0.0
@@ -105,13 +107,15 @@ class Budget:
 
     def starts_s(self, sides: int) -> float:
         """Seconds until so many sides are ready: they start and compile at once, and warm up one after another."""
-        waves = -(-sides // self.at_once)
+        waves = sides if self.alone else -(-sides // self.at_once)
         boots = sides if self.crowded else waves
         firsts = sides if self.crowded or self.crowded_steps else waves
         return boots * self.boot_s + firsts * self.best_first_s + sides * self.best_warmup_s
 
     def turns_s(self, sides: int, rounds: int = ROUNDS) -> float:
         """Seconds that turns of so many sides take."""
+        if self.alone:
+            return 0.0
         planned = LONGER * max(TURN_S, self.least_steps * self.step_s) + 1.5 * self.step_s
         return rounds * sides * max(planned, self.turn_s)
 
@@ -133,8 +137,8 @@ class Budget:
 
     def proof_of(self, sides: int) -> float:
         """Seconds that one takes with so many starts with the levers, as many of the bare command less those that wait,
-        and few turns."""
-        starts = sides + max(0, sides - self.bare)
+        and few turns; or one pair more than that."""
+        starts = 2 * (sides + 1) if self.alone else sides + max(0, sides - self.bare)
         return MARGIN * (self.starts_s(starts) + self.turns_s(2 * sides, LEAST_ROUNDS))
 
     def affords(self, seconds: float, narrowing: bool = True) -> bool:

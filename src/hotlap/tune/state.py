@@ -267,7 +267,7 @@ class State:
 
     def one_after_another(self, why: str) -> None:
         """From here on no two sides are alive at once."""
-        self.sequential = why
+        self.sequential, self.budget.alone = why, True
         self.say(f"one after another  {why}; from here on each side runs alone, in pairs")
         self.bench.end_all()
         self.side = None
