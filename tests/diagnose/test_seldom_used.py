@@ -133,6 +133,17 @@ def sampled(tmp_path: Path, text: str, looks: int = 100) -> Samples:
             "# 0",
             "compute `norm += p.norm().item()` and the loop around it only when it is used: move it into `if shows:`",
         ),
+        (  # by way of a running average, which the last step shows too
+            BEGIN + "        rate = roc(x)  # 0\n        mean = rate if mean is None else 0.9 * mean + 0.1 * rate\n"
+            "        if step % 50 == 0 or step == LAST:\n            print(mean)\n",
+            "# 0",
+            "add up only when it is shown: put `if step % 50 == 0 or step == LAST:` (line 20) around `rate = roc(x)`",
+        ),
+        (
+            BEGIN + "        auc = roc(x)  # 0\n        total += auc\n" + SHOWS.format("total / step"),
+            "# 0",
+            "add up only when it is shown: put `if step % EVERY == 0:` (line 21) around `auc = roc(x)`",
+        ),
         (  # what is returned beside the loss
             BEGIN.replace("loss = model(x)", "loss, auc = forward(x)  # 0").replace(
                 "def train", "def forward(x):\n    auc = roc(x)  # 1\n    return model(x), auc\n\ndef train"
@@ -160,6 +171,12 @@ def test_it_is_told_with_the_branch_that_uses_it(text: str, place: str, instead:
         BEGIN + "        auc = roc(x)  # 0\n        if step % 2 == 0:\n            print(auc)\n",
         BEGIN + "        auc = roc(x)  # 0\n        if auc > 0.9:\n            print(auc)\n",
         BEGIN + "        if step % 25 == 0:\n            auc = roc(x)  # 0\n            print(auc)\n",
+        BEGIN + "        auc = roc(x)  # 0\n        if step % 50 == 0 or kind == LAST:\n            print(auc)\n",
+        BEGIN
+        + "        auc = roc(x)  # 0\n        mean = 0.9 * mean + 0.1 * auc\n        clip(mean)"
+        + SHOWS.format("mean"),
+        BEGIN
+        + "        rows = roc(x)  # 0\n        sums += rows\n        if step % 4 == 0:\n            apply(sums)\n",
         BEGIN + "        ema = mix(ema, x)  # 0" + SHOWS.format("ema"),  # goes on from the last one
         BEGIN + "        norm = clip_grad_norm_(x)  # 0" + SHOWS.format("norm"),
         BEGIN + "        mean = accelerator.gather(x).mean()  # 0" + SHOWS.format("mean"),  # by all ranks

@@ -95,7 +95,7 @@ def _told(rows: Sequence[SampledPath], files: Sequence[str]) -> Iterator[tuple[S
             if path not in known:
                 known[path] = uses.of(places[: at + 1]) if computes(frame) else None
             if found := known[path]:
-                yield row, frame, min(found), uses.adds_up(places[at])
+                yield row, frame, min(found), uses.adds_up(places[at]) or any(use.adds for use in found)
                 break
 
 

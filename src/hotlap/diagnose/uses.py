@@ -32,11 +32,12 @@ PLAIN: Final = frozenset({"all", "any", "is_available", "isinstance", "len", "nu
 
 
 class Use(NamedTuple):
-    """A line. test: of the branch around it; "" after the loop."""
+    """A line. test: of the branch around it; "" after the loop. adds: of what is added up there over the steps."""
 
     file: str
     line: int
     test: str
+    adds: bool = False
 
     @property
     def place(self) -> Place:
@@ -62,7 +63,7 @@ class Uses:
     def of(self, path: Sequence[Place]) -> Found:
         """Of what the last statement of a path of calls makes."""
         self._open.clear()
-        return self._made(path[-1], path[:-1])
+        return None if self._goes_on(path[-1]) else self._made(path[-1], path[:-1])
 
     def _made(self, at: Place, outer: Sequence[Place], name: str = "", parts: tuple[int, ...] = ()) -> Found:
         """name: of the variable that is asked about, where it only passes it on; parts: of several that it assigns,
@@ -91,7 +92,16 @@ class Uses:
     def adds_up(self, at: Place) -> bool:
         """Whether a statement adds to what the steps before have left."""
         own = statement_at(at)
-        return isinstance(own, ast.AugAssign) and not self._is_of_step(_root(own.target), at)
+        added = isinstance(own, ast.AugAssign) and not self._is_of_step(_root(own.target), at)
+        return added or self._goes_on(at)
+
+    def _goes_on(self, at: Place) -> bool:
+        """Whether a statement makes a variable of what the step before has left in it, as a running average."""
+        own, loop = statement_at(at), self.around(at)
+        name = name_at(own.targets[0]) if isinstance(own, ast.Assign) and len(own.targets) == 1 else ""
+        if not isinstance(own, ast.Assign) or loop is None or not _mentions(own.value, name):
+            return False
+        return all(one is own or not _holds(loop, one.lineno) for one in _assigned(function_at(at) or loop, name))
 
     def _is_of_step(self, name: str, at: Place) -> bool:
         """Whether a variable is made anew in each step."""
@@ -106,13 +116,16 @@ class Uses:
         own, adds = statement_at(at), self.adds_up(made)
         if (branch := branch_at(at)) is not None:
             shows = called_in(*branch.body) & SHOWS
-            return None if adds and not shows else frozenset({Use(at.file, branch.lineno, ast.unparse(branch.test))})
+            use = Use(at.file, branch.lineno, ast.unparse(branch.test), adds)
+            return None if adds and not shows else frozenset({use})
         if self.is_behind(at):
             return None if adds else frozenset({Use(at.file, at.line or 0, "")})
         if name and own is not None and kept_in(own) == name:
             return frozenset()  # that keeps more in it
-        if own is None or own is of or self.adds_up(at):
-            return None
+        if own is None or own is of:
+            return frozenset() if own is of and self._goes_on(at) else None
+        if self.adds_up(at):
+            return None if adds else self._made(at, outer) or None
         if name or self.around(at) is not None:
             return None if adds or calls_writer(own) else self._made(at, outer, name)
         return self._by_name(at, of, made)
@@ -129,7 +142,8 @@ class Uses:
         return _all([self._read(one, (), of, made) for one in mentions])
 
     def _everywhere(self, name: str) -> Iterator[Place]:
-        return (Place(file=file, line=line) for file, reads in self._reads.items() for line in reads.get(name, ()))
+        lines = ((file, line) for file, reads in self._reads.items() for line in dict.fromkeys(reads.get(name, ())))
+        return (Place(file=file, line=line) for file, line in lines)
 
     def is_behind(self, at: Place) -> bool:
         """Whether a line is in the function of the loop, and outside of it."""
@@ -167,6 +181,10 @@ def _targets(own: ast.stmt, parts: Sequence[int]) -> list[ast.expr]:
     return [one for each in given for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
 
 
+def _mentions(node: ast.AST, name: str) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
+
+
 def _names(own: ast.Assign) -> list[str]:
     return [one.id for one in _targets(own, ()) if isinstance(one, ast.Name)]
 
@@ -195,10 +213,11 @@ def _is_plain(test: ast.expr) -> bool:
 
 
 def _is_every_nth(test: ast.expr, at: Place) -> bool:
-    """`step % 50 == 0`, `not step % n`, one of them and something else, or the name of one."""
+    """`step % 50 == 0`, `not step % n`, one of them and something else, or `step == last`, or the name of one."""
     if isinstance(test, ast.BoolOp):
-        known = [_is_every_nth(one, at) for one in test.values]
-        return any(known) if isinstance(test.op, ast.And) else all(known)
+        known = [one for one in test.values if _is_every_nth(one, at)]
+        others = [one for one in test.values if one not in known]
+        return bool(known) and (isinstance(test.op, ast.And) or all(_is_one_turn(one, at) for one in others))
     if isinstance(test, ast.Name):
         given = _given(function_at(at) or parsed(at.file), test.id)
         return given is not None and not isinstance(given, ast.Name) and _is_every_nth(given, at)
@@ -212,6 +231,14 @@ def _is_every_nth(test: ast.expr, at: Place) -> bool:
     if isinstance(n, ast.Name):
         n = _given(function_at(at), n.id) or _given(parsed(at.file), n.id) or n
     return not isinstance(n, ast.Constant) or (isinstance(n.value, int) and n.value >= LEAST_BETWEEN)
+
+
+def _is_one_turn(test: ast.expr, at: Place) -> bool:
+    """`step == last`, of what a loop counts."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return False
+    loops = [one for one in statements_inside(at) if isinstance(one, (ast.For, ast.AsyncFor))]
+    return any(_mentions(loop.target, name_at(one)) for one in (test.left, *test.comparators) for loop in loops)
 
 
 def _given(scope: ast.AST | None, name: str) -> ast.expr | None:
