@@ -102,6 +102,10 @@ MALLOCS = {
     "more": {"memory": OFTEN},
     "host": {"system_ms": 3.5, "faults": 500.0}, "gpu_phases": PHASES, "backlog_ms": 0.0,
 }  # fmt: skip
+SEARCHES = {
+    "more": {"memory": OFTEN, "cudnn_benchmark": True},
+    "root": {"conv": 4, "shapes": 12}, "gpu_phases": PHASES, "gpu_paced": PHASES, "backlog_ms": 0.0,
+}  # fmt: skip
 UPDATES = {
     "optimizer": {"devices": ("cpu",), "dtypes": ("float32",), "made": ("train.py", 7, "main")},
     "phases": Phases(forward=3.0, backward=3.0, optimizer=4.0),
@@ -148,6 +152,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120), "alike": (1, 60)}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
     ("late-mallocs", MALLOCS),
+    ("kernel-search", SEARCHES),
     ("steps-jump", {"jump": Jump(50, 4.0, 16.0, "backward", 12.0, ("trained", 2, 14))}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),

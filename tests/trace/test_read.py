@@ -586,7 +586,7 @@ BOMB = """
 """
 
 
-@pytest.mark.parametrize("filler", [b" ", op("x").encode() + b",\n", b"{},\n", b"x"])
+@pytest.mark.parametrize("filler", [b" ", op("x").encode() + b",\n", b"{}" + 62 * b" " + b",\n", b"x"])
 def test_a_gzip_bomb_ends_in_bounded_memory(filler: bytes, tmp_path: Path) -> None:
     path = tmp_path / "bomb.json.gz"
     squeeze = zlib.compressobj(9, wbits=31)

@@ -39,8 +39,7 @@ from .watch import SLOW_STEPS, Listener, Refusal, TooSlow, Watch, left_out, spar
 
 STEPS: Final = 2000
 LATE: Final = 0.03
-"""Share of the steps that it is at batches that were not there when they were asked for, from which on a loop waits for
-its workers."""
+"""Share of the steps that a loop waits for late batches, from which on it is said to wait for its workers."""
 WAVE_S: Final = 3.0
 """Longest turn for the sake of a whole wave."""
 SECONDS: Final = 1.0

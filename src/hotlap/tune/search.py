@@ -298,8 +298,7 @@ class Search:
             live = self._can_switch(stage)
             if live:
                 kept = self._screened(stage) or kept
-                if state.budget.left - 2 * state.budget.proof_s > state.budget.seconds / 2:
-                    self._prove_first()
+                self._prove_first(leaves=0.5)
             least = AGAIN if stage == "first" else 1.0
             kept = self._one_by_one(stage, live and not state.sequential, least) or kept  # that may be known since then
             if not kept:
@@ -320,6 +319,7 @@ class Search:
         while self._can_switch(stage) and (dear := self._dear(stage)):
             first = min(dear, key=lambda one: one.lever.costs_s)
             kept = screen(state, [first]) or kept
+            self._prove_first(leaves=0.25)
             known = state.found.dropped.get(first.lever.name)
             if first.lever.compiles and known is not None and known.why == TOO_LONG:
                 for other in [one for one in dear if one is not first and one.lever.compiles]:
@@ -368,9 +368,12 @@ class Search:
             if kept and stage == "graphs":  # what makes kernels shorter shows now
                 return True
 
-    def _prove_first(self, worth: float = WORTH_A_PROOF) -> None:
-        """The first gain that is worth a proof is proved at once: a budget that ends later then ends with a recipe."""
-        if self.found.proved is None and self.state.open_ratio >= worth:
+    def _prove_first(self, worth: float = WORTH_A_PROOF, leaves: float = 0.0) -> None:
+        """The first gain that is worth a proof is proved at once: a budget that ends later then ends with a recipe.
+        leaves: so much of the budget is left after it and a second one."""
+        budget = self.state.budget
+        time = not leaves or budget.left - 2 * budget.proof_s > leaves * budget.seconds
+        if self.found.proved is None and self.state.open_ratio >= worth and time:
             prove(self.state)
 
     def waits_for_launches(self) -> bool:
