@@ -545,6 +545,16 @@ def test_where_denormal_numbers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.cause, found.times) == (DENORMALS, 11) and found.part == pytest.approx(10 / 13, abs=0.01)
     assert drawn == ["aten.sqrt.default", "aten.add.Tensor"]
     assert for_less(lambda: x + 1) == []
+    drawn.clear()
+    for_less(lambda: torch.stack([x[at] for at in range(3)]).t().sqrt())
+    assert drawn == ["aten.stack.default", "aten.sqrt.default"], "views compute nothing, and the data set is large"
+
+
+def test_weights_that_lie_transposed_are_looked_at_too() -> None:
+    x = torch.full((200, 100), 1e-40)
+    x[:, ::2] = 1.0
+    assert done_again.denormal_share([x]) == done_again.denormal_share([x.t()]) == pytest.approx(0.5, abs=0.02)
+    assert done_again.denormal_share([x[:, :50]]) == 0.0, "parts of a matrix are not"
 
 
 def test_a_product_of_halves_that_takes_longer_is_done_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:

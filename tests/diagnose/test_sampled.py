@@ -288,6 +288,22 @@ def test_a_model_that_runs_besides_stays_at_the_line_that_calls_it() -> None:
     assert found.where == Place(file="t.py", line=9) and found.title == model.title
 
 
+@pytest.mark.parametrize(
+    ("phase", "share", "told"), [("other", 0.5, True), ("backward", 0.5, False), ("other", 0.1, False)]
+)
+def test_growth_in_the_loops_own_code_is_told_at_its_dearest_line(phase: str, share: float, told: bool) -> None:
+    """A record that was written whole in each step, and got one entry more."""
+    before = verdict("host-code", "unknown")
+    own = msgspec.structs.replace(before.findings[0], share=share)
+    evidence = f"8.25 ms a step at first, 34.0 ms 1215 steps later (+23.6 ms in {phase}): 0.02 ms more in each"
+    grows = Finding(id="steps-grow", bound="unknown", share=0.6, named=True, evidence=evidence)
+    said = samples(("other", 0, 3, "add", "json.dump", 50.0))
+    found = with_samples(msgspec.structs.replace(before, findings=(grows, own)), said).findings
+    (one,) = [one for one in found if one.id == "steps-grow"]
+    assert (one.where == Place(file="a.py", line=3, function="add")) is told
+    assert ("append one line" in one.instead) is told
+
+
 def test_a_line_that_another_finding_has_as_its_cause_is_told_once() -> None:
     before = verdict("host-code", "unknown")
     said = samples(("other", 0, 3, "get", "", 50.0))

@@ -14,7 +14,7 @@ FLOATS: Final = (torch.float32, torch.float64, torch.bfloat16)
 HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 SAMPLED, MOST_TENSORS, MOST_NUMBERS = 4096, 256, 1 << 23
 """Numbers of a tensor that are looked at for denormal ones, tensors, and numbers up to which an op is done again."""
-LEAST, SLOWER, TIMES = 0.05, 1.5, 3
+LEAST, SLOWER, TIMES = 0.01, 1.5, 3
 """Of the numbers other than zero; times as long, below which it may be noise; how often each is timed."""
 
 
@@ -25,11 +25,12 @@ def denormal_share(tensors: Iterable[Any]) -> float:
     for tensor in itertools.islice(tensors, MOST_TENSORS):
         if not is_plain(tensor) or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
             continue
-        if tensor.numel() < SAMPLED or not tensor.is_contiguous():
+        plain = tensor if tensor.dim() < 2 or tensor.is_contiguous() else tensor.mT  # as a product's weights may lie
+        if tensor.numel() < SAMPLED or not plain.is_contiguous():
             continue
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             continue  # it was given back, as shards of parameters are
-        some = tensor.detach().view(-1)[:: tensor.numel() // SAMPLED | 1].abs()  # an odd stride meets all columns
+        some = plain.detach().view(-1)[:: tensor.numel() // SAMPLED | 1].abs()  # an odd stride meets all columns
         others = some > 0
         small = int((others & (some < torch.finfo(some.dtype).tiny)).sum())
         largest = max(largest, small / max(1, int(others.sum())) if small else 0.0)

@@ -81,7 +81,7 @@ class ForLess:
             largest = max(matrices, key=lambda one: one.numel(), default=None)
             if largest is not None and (passed := self._sparse(largest, written)) is not None:
                 told = [(PASSED, *passed[1:])]
-        if not draws and self._spare_ns > 0 and call.name.startswith("aten::"):
+        if not (draws or call.is_view) and self._spare_ns > 0 and call.name.startswith("aten::"):
             begun = time.perf_counter_ns()
             of = call.func, call.args, call.kwargs, given
             multiplies = at is not None or call.name == "aten::convolution"

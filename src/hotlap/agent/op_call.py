@@ -35,6 +35,12 @@ class OpCall(NamedTuple):
         return cls(name, func, schema, args, kwargs, given, written)
 
     @property
+    def is_view(self) -> bool:
+        """Whether it returns another view of what it is given, and computes nothing."""
+        alias = [one.alias_info for one in self.schema.returns]
+        return any(one is not None and not one.is_write for one in alias)
+
+    @property
     def factors(self) -> int | None:
         """Which argument is the first of two matrices that it multiplies; None of another op."""
         at = PRODUCTS.get(self.name)

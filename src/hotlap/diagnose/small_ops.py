@@ -22,9 +22,9 @@ OF: Final = ("compute", "launch")
 ISSUED, UPDATES = frozenset(answering("launches")), frozenset(answering("update-launches"))
 """Levers that issue operations at less cost, and those of them that do so for an optimizer's."""
 INSTEAD: Final = (
-    "one operation on the whole tensor in place of the loop: a batched product, `einsum`, an index, "
-    "`torch.where`, `index_add_` or `scatter_reduce` for sums by group, `torch.stack` once at the end; make "
-    "constants once, as buffers in `__init__`"
+    "one operation on the whole tensor in place of the loop: a batched product, `einsum`, an index, `torch.where`, "
+    "`index_add_`, `torch.stack` once at the end; constants once, in `__init__`; of a recurrence take out what needs "
+    "no earlier turn, as one Linear of all inputs"
 )
 INDEXING: Final = re.compile(
     r"aten::(select|slice|narrow|index|item|_local_scalar_dense|unbind|as_strided|(select|slice)_backward)|"

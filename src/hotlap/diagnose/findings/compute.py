@@ -38,7 +38,7 @@ OR_ISSUING = ", or issuing its operations"
 LINE_OF = "; the line is that of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
-LOWER: Final = re.compile("^lower precision [^,]*, ")
+LOWER: Final = re.compile("^lower precision [^,]*, |; bfloat16 where [^;]*")
 LARGE_ONLY: Final = answering("precision", "layout")
 """Levers that small operations gain nothing by."""
 NAMED = 3
@@ -79,6 +79,7 @@ def find(measured: Measured) -> Finding | None:
         if small
         else _lower(measured, on_device)
         + "compiled and fused kernels, a better memory format"
+        + _half(measured, on_device)
         + ("; evaluate every few steps, under `torch.inference_mode()`" if measured.evaluates_itself else "")
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
         + _autotuned(measured)
@@ -121,6 +122,8 @@ def _levers(measured: Measured, on_device: bool, small: bool) -> tuple[str, ...]
     """Those that make the work less; of small operations not those that only large ones gain by, and none of an update
     that takes next to nothing."""
     found = answering("arithmetic") if on_device else answering("arithmetic", "threads", "page-faults")
+    if not on_device:  # its casts may cost more than its products win
+        found = tuple(sorted(found, key=lambda name: name in answering("precision")))
     updates = answering("update-launches") if 0 < measured.share("optimizer") < LEAST_COST else ()
     return tuple(name for name in found if name not in (*(LARGE_ONLY if small else ()), *updates))
 
@@ -135,12 +138,24 @@ def _small(measured: Measured) -> bool:
 
 def _lower(measured: Measured, on_device: bool) -> str:
     """Lower precision, where it is not in use."""
-    facts, root = measured.facts, measured.root
-    if answering("precision")[0] in measured.levers or (root is not None and root.autocast):
+    facts = measured.facts
+    if not on_device or _is_half(measured):
         return ""
     if facts is not None and facts.capability is not None and FP16 <= facts.capability < BF16:
         return SCALED
-    return f"lower precision {'on the tensor cores' if on_device else 'if this CPU supports it'}, "
+    return "lower precision on the tensor cores, "
+
+
+def _half(measured: Measured, on_device: bool) -> str:
+    """The same of a CPU that multiplies bfloat16."""
+    if on_device or _is_half(measured) or (measured.facts is not None and not measured.facts.cpu_bf16):
+        return ""
+    return "; bfloat16 where it measures faster: on a CPU casts may cost more than products win"
+
+
+def _is_half(measured: Measured) -> bool:
+    root = measured.root
+    return answering("precision")[0] in measured.levers or (root is not None and bool(root.autocast))
 
 
 def _autotuned(measured: Measured) -> str:

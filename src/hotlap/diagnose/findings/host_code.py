@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from hotlap.diagnose.source import call_of
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import BesidesFacts
@@ -26,6 +27,9 @@ OF_ANOTHER = (
     "its result for a sample never changes: compute it once, before the loop, and keep it; or only for rows "
     "that need it; less often; compiled, or in bfloat16"
 )
+FOLLOWS = "call it only for rows that need it; less often; compiled, or in bfloat16"
+"""Of one whose weights the script may copy from those that are trained, as of a target network."""
+COPIES = ("copy_", "lerp_", "load_state_dict", "update_parameters", "_foreach_copy_", "_foreach_lerp_")
 OF_FUNCTIONS = "for functions that are no modules, hotlap sees only the backward"
 OF_MODULES = "hotlap does not see modules called without gradients, as inside an autograd.Function"
 
@@ -63,18 +67,19 @@ def _models(measured: Measured) -> list[BesidesFacts]:
 
 def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -> Finding:
     model, took = models[0], [one.took_ms / max(1, one.of) for one in models]
+    fixed = FOLLOWS if call_of(measured.facts, COPIES) else OF_ANOTHER
     how = "torch.inference_mode" if model.inference_mode else "torch.no_grad"
     return Finding(
         id="host-code",
         bound="unknown",
-        share=share,
+        share=share * min(1.0, sum(took) / (measured.phases.other or sum(took) or 1.0)),
         title=f"{model.name} {BESIDES}" if model.trained else f"{model.name}, which no optimizer updates, {BESIDES}",
         where=measured.place_at(model.place),
         evidence=f"without gradients, under {how}, {counted(round(model.calls / model.steps), 'time')} a step, "
         f"{ms(took[0])} on the host; all such forwards {ms(sum(took))} of the {ms(measured.phases.other or 0)} "
         "outside of data, model and optimizer",
         why="training waits meanwhile, and no backward follows",
-        instead=OF_THE_TRAINED if model.trained else OF_ANOTHER,
+        instead=OF_THE_TRAINED if model.trained else fixed,
     )
 
 

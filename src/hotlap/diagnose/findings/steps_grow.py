@@ -22,6 +22,8 @@ from hotlap.records.run import Facts, RootFacts
 from ._base import Measured
 
 ID, PILE_UP = "steps-grow", "hooks pile up: each step takes longer"
+DENORMAL = "; or numbers become denormal, with which CPUs compute many times slower"
+FLUSH = "; if nothing does, try `torch.set_flush_denormal(True)` at the start"
 HOOKS = frozenset({"register_forward_hook", "register_forward_pre_hook"})
 
 
@@ -39,6 +41,7 @@ def find(measured: Measured) -> Finding | None:
     if registered is not None and again != registered:
         more += f", registered at line {registered.line}"
     phase, more_ms = measured.grown_in
+    cpu = measured.facts is not None and measured.facts.device == "cpu"
     return Finding(
         id=ID,
         bound="launch" if grown and measured.cuda and measured.drained else "unknown",
@@ -54,12 +57,13 @@ def find(measured: Measured) -> Finding | None:
         if grown
         else "joining a growing tensor or array copies all of it in each step"
         if joined
-        else "something grows: hooks, losses with their graphs (`total += loss`), lists, a cache",
+        else "something grows: hooks, losses with their graphs (`total += loss`), lists, a cache"
+        + (DENORMAL if cpu else ""),
         instead="register hooks once, before the loop, or `handle.remove()` each after its forward"
         if grown
         else "write into an existing tensor, `buffer[at : at + n] = new`, or use a `collections.deque(maxlen=...)`"
         if joined
-        else "`total += loss.detach()`; bound what is kept; `del` what keeps a graph alive",
+        else "`total += loss.detach()`; bound what is kept; `del` what keeps a graph alive" + (FLUSH if cpu else ""),
         named=True,
     )
 
