@@ -775,9 +775,22 @@ def on_two_lines() -> None:
     (scores @ C).relu()
 
 
+NEIGHBOURS = torch.zeros(300, 300).fill_diagonal_(1).roll(1, 0).add_(torch.eye(300)).to_sparse_csr()
+OF_NODES, NARROWS = torch.randn(300, 64), torch.randn(64, 4)
+
+
+def neighbours_first() -> None:
+    torch.sparse.mm(NEIGHBOURS, OF_NODES) @ NARROWS
+
+
+def neighbours_last() -> None:
+    torch.sparse.mm(NEIGHBOURS, OF_NODES @ NARROWS)
+
+
 @pytest.mark.parametrize(
     ("step", "lines", "now", "other"),
     [
+        (neighbours_first, 1, 300 * 64 * (2 + 4), 4 * (300 * 64 + 600)),
         (left_first, 1, 2 * 300 * 300 * 16, 2 * 64 * 600),
         (right_first, 1, 300 * 300 * 16, 64 * 600),
         (on_two_lines, 2, 2 * 300 * 300 * 16, 2 * 64 * 600),
@@ -788,6 +801,10 @@ def test_products_in_the_dear_order(step: Callable[[], None], lines: int, now: i
     assert [one.cause for one in found] == [ORDER] * lines and all(0.4 < one.part < 1 for one in found)
     said = f"{now / 1e6:,.1f} million multiplications a step forward, in the other order {other / 1e6:,.1f}"
     assert {one.times for one in found} == {said}
+
+
+def test_neighbours_of_what_is_narrow_already_are_in_the_cheap_order() -> None:
+    assert for_less(neighbours_last) == []
 
 
 def used_twice() -> None:

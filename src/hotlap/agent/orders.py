@@ -5,20 +5,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
+
 from .op_call import Place
 
 MADE_BY: Final = frozenset({"aten::mm", "aten::bmm"})
 SCALED_BY: Final = frozenset({"aten::mul", "aten::mul_", "aten::div", "aten::div_"})
+SPARSE: Final = {"aten::_sparse_addmm": 1, "aten::mm": 0}
+"""Products with a sparse matrix, and which argument that is."""
+DEARER: Final = 8
+"""Multiplications in a dense product, in the time of one with a sparse matrix, which is read number by number."""
 CHEAPER: Final = 0.5
 """Of the multiplications, that the other order takes at most."""
 
 
 @dataclass(eq=False)
 class Product:
-    """Of two matrices. sizes: how many of each, rows of the first, columns of it, and of the second. place, work: where
-    it was made, and what that took. uses: ops that it is given, but for those that scale it."""
+    """Of two matrices. sizes: how many of each, rows of the first, columns of it, and of the second. filled: numbers in
+    each row of the first, where it is sparse. place, work: where it was made, and what that took. uses: ops that it is
+    given, but for those that scale it."""
 
     sizes: tuple[int, int, int, int]
+    filled: float | None = None
     place: Place | None = None
     work: int = 0
     uses: int = 0
@@ -27,11 +35,17 @@ class Product:
 @dataclass
 class Seen:
     """An op. made: what its result is; read: products that it is given; dear: one that should not have been made first,
-    and the multiplications of both orders."""
+    the multiplications of both orders, and the part that the other one takes."""
 
     made: Product | None
     read: list[Product]
-    dear: tuple[Product, int, int] | None = None
+    dear: tuple[Product, int, int, float] | None = None
+
+
+def _filled(one: Any) -> float | None:
+    """Numbers in each row of a sparse matrix; None of another."""
+    known = one.layout == torch.sparse_csr or (one.layout == torch.sparse_coo and one.is_coalesced())
+    return one.values().numel() / max(1, len(one)) if known and one.dim() == 2 else None
 
 
 class Orders:
@@ -40,13 +54,15 @@ class Orders:
     def __init__(self, number: Callable[[Any], int]) -> None:
         self._number = number
         self._products: dict[int, Product] = {}
-        self._dear: list[tuple[Product, int, int, tuple[Place, int]]] = []
+        self._dear: list[tuple[Product, int, int, float, tuple[Place, int]]] = []
 
     def begin(self, name: str, args: Sequence[Any], tensors: Sequence[Any], factors: int | None) -> Seen:
         """An op is about to be called. factors: which of its arguments is the first of two matrices."""
         read = [product for one in tensors if (product := self._product(one)) is not None]
         if read and name in SCALED_BY and len(tensors) == 1:
             return Seen(read[0], [])
+        if name in SPARSE and (filled := _filled(left := args[SPARSE[name]])) is not None:
+            return Seen(Product((1, *left.shape, args[SPARSE[name] + 1].size(-1)), filled), read)
         if factors is None:
             return Seen(None, read)
         left, right = args[factors : factors + 2]
@@ -58,7 +74,7 @@ class Orders:
     def _product(self, one: Any) -> Product | None:
         return self._products.get(self._number(one)) if self._products else None
 
-    def _other(self, one: Any, outer: int) -> tuple[Product, int, int] | None:
+    def _other(self, one: Any, outer: int) -> tuple[Product, int, int, float] | None:
         """Of a factor that is a product. outer: the side of the other factor that it does not share."""
         product = self._product(one)
         if product is None:
@@ -66,9 +82,10 @@ class Orders:
         many, rows, inner, columns = product.sizes
         if one.shape[-2:] != (rows, columns) or one.numel() != many * rows * columns or not one.is_contiguous():
             return None
-        now = many * rows * columns * (inner + outer)
-        other = many * inner * outer * (columns + rows)
-        return (product, now, other) if other <= CHEAPER * now else None
+        each, dearer = (inner, 1) if product.filled is None else (product.filled, DEARER)
+        now, other = many * rows * columns * (each + outer), many * outer * (inner * columns + rows * each)
+        part = (inner * columns + rows * each * dearer) * outer / (rows * columns * (each * dearer + outer))
+        return (product, int(now), int(other), part) if part <= CHEAPER else None
 
     def end(self, seen: Seen, number: int) -> None:
         """It was called. number: of what it made."""
@@ -90,11 +107,11 @@ class Orders:
         now: Counter[Place] = Counter()
         other: Counter[Place] = Counter()
         saved: defaultdict[Place, float] = defaultdict(float)
-        for product, as_it_is, otherwise, second in self._dear:
+        for product, as_it_is, otherwise, rest, second in self._dear:
             if product.uses == 1 and product.place is not None:
                 for place in {product.place, second[0]}:
                     now[place] += as_it_is
                     other[place] += otherwise
                 for place, took in ((product.place, product.work), second):
-                    saved[place] += took * (1 - otherwise / as_it_is)
+                    saved[place] += took * (1 - rest)
         return [(*place, now[place], other[place], min(1.0, part / work[place])) for place, part in saved.items()]
