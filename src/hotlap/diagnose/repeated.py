@@ -112,8 +112,9 @@ ORDER: Final = Cause(
     "product-order",
     "three matrices are multiplied in the expensive order",
     "the first product is large, and the second makes it small again",
-    "`A @ (B @ C)` in place of `(A @ B) @ C`, or the other way round; `torch.linalg.multi_dot` chooses the "
-    "order; the same for attention without softmax, `q @ (k.mT @ v)`; results differ by rounding",
+    "the other order of the products, `A @ (B @ C)` in place of `(A @ B) @ C` or the other way round; "
+    "`torch.linalg.multi_dot` chooses it; the same for attention without softmax, `q @ (k.mT @ v)`; results differ by "
+    "rounding",
     "compute",
 )
 COLUMNS: Final = Cause(
