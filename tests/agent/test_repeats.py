@@ -26,6 +26,7 @@ from hotlap.diagnose.repeated import (
     HALF,
     NOT_CARRIED,
     ORDER,
+    REPEATED,
     SAME_ROWS,
     SPARSE,
     SPARSE_MADE,
@@ -805,6 +806,43 @@ def test_products_in_the_dear_order(step: Callable[[], None], lines: int, now: i
 
 def test_neighbours_of_what_is_narrow_already_are_in_the_cheap_order() -> None:
     assert for_less(neighbours_last) == []
+
+
+ATTENDS, QUERY, KEYS = nn.Linear(64, 32), torch.randn(4, 1, 16), torch.randn(4, 50, 48)
+
+
+def additive() -> None:
+    ATTENDS(torch.cat([QUERY.repeat(1, 50, 1), KEYS], -1)).tanh().sum().backward()
+
+
+def expanded() -> None:
+    joined = torch.cat([QUERY.expand(-1, 50, -1), KEYS], 2)
+    ATTENDS(joined.view(-1, 64)).sum().backward()
+
+
+def own_columns() -> None:
+    ATTENDS(torch.cat([KEYS[..., :16].clone(), KEYS], -1)).sum().backward()
+
+
+def one_below_another() -> None:
+    ATTENDS(torch.cat([QUERY.repeat(1, 50, 4), KEYS.repeat(1, 2, 2)[..., :64]], 1)).sum().backward()
+
+
+def not_multiplied() -> None:
+    torch.cat([QUERY.repeat(1, 50, 1), KEYS], -1).tanh()
+
+
+def changed_since() -> None:
+    ATTENDS(torch.cat([QUERY.repeat(1, 50, 1), KEYS], -1).mul_(torch.randn(4, 50, 64))).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("step", "lines"),
+    [(additive, 1), (expanded, 2), (own_columns, 0), (one_below_another, 0), (not_multiplied, 0), (changed_since, 0)],
+)
+def test_columns_that_repeat_are_multiplied_row_by_row(step: Callable[[], None], lines: int) -> None:
+    found = [one for one in for_less(step) if one.cause is REPEATED]
+    assert len(found) == lines and all(one.times == 50 and 0.15 < one.part < 1 for one in found)
 
 
 def used_twice() -> None:

@@ -20,6 +20,7 @@ from .dead import Dead, times_zero
 from .few_used import FewUsed, Product, Use
 from .for_less import ForLess, Told, double
 from .gated import MOST_ROWS, Gated, zeros
+from .joined import Joined, Part
 from .op_call import Chain, OpCall, Place, tensors, version
 from .orders import Orders, Seen
 from .recasts import Recasts, casts
@@ -59,8 +60,8 @@ class Op:
 
     number: of what it makes. given: storages that it gets; written: tensors that it writes to. rows: those that a
     product multiplies, hashes: of these; zeros: see `gated.zeros`. inner: multiplications for each number of its
-    result. told: what does it for less; seen: products that it is given; uses, product: see `FewUsed`. large: bytes of
-    the large tensors that it makes.
+    result. told: what does it for less; seen: products that it is given; uses, product: see `FewUsed`; joined: see
+    `Joined`. large: bytes of the large tensors that it makes.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Op:
     cast: bool | None
     call: OpCall
     uses: list[Use]
+    joined: tuple[Part, bool] | None
     product: Product | None = None
     large: int = 0
 
@@ -99,7 +101,7 @@ class Repeats:
         self._for_less, self._gated, self._same_rows, self.dead = ForLess(), Gated(), SameRows(), Dead()
         self.recasts, self._few_used = Recasts(), FewUsed()
         self._large: Counter[Place] = Counter()
-        self._orders = Orders(lambda one: int(self._of(one)[0]))
+        self._orders, self._joined = Orders(lambda one: int(self._of(one)[0])), Joined()
 
     def begin(self, call: OpCall, own: bool) -> Op:
         """An op is about to be called. own: by torch's own Python."""
@@ -134,6 +136,7 @@ class Repeats:
             cast=casts(call),
             call=call,
             uses=self._few_used.begin(call, those),
+            joined=self._joined.begin(call),
         )
 
     def end(self, op: Op, made: Any) -> bool:
@@ -148,6 +151,7 @@ class Repeats:
             self._hold(one, self._made.setdefault((op.number, at), next(self._numbers)), at < len(op.written))
             self._fresh.add(storage(one))
         self._for_less.end(op.told, (*op.written, *fresh))
+        self._joined.end(op.joined, [storage(one) for one in (*op.written, *fresh)])
         self._orders.end(op.seen, self._made.get((op.number, 0), -1))
         self._sizes[op.number] = sum(one.numel() for one in (fresh or op.written)) * (1 + op.inner // AT_ONCE)
         self.dead.end([storage(one) for one in (*op.written, *fresh)], kept, self._sizes[op.number])
@@ -159,6 +163,7 @@ class Repeats:
         self._large[chain[-1]] += op.large
         work = self._for_less.called(chain, op.told, self._sizes[op.number])
         self._orders.called(op.seen, chain[-1], work)
+        self._joined.called(op.joined, chain[-1], work)
         self.dead.called(chain)
         self.recasts.called(chain[-1], op.number, op.cast, self._sizes[op.number])
         if op.product is not None:
@@ -188,6 +193,7 @@ class Repeats:
             ],
             "same_rows": self._same_rows.rows(self._for_less.work),
             "orders": self._orders.rows(self._for_less.work),
+            "repeated_columns": self._joined.rows(self._for_less.work),
             **self._few_used.rows(at_line),
             **self._for_less.rows(),
         }

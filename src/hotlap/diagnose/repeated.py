@@ -133,6 +133,14 @@ ROWS: Final = Cause(
     "choose the rows before it, not after: `head(hidden[rows])` in place of `head(hidden)[rows]`",
     "compute",
 )
+REPEATED: Final = Cause(
+    "repeated-columns",
+    "what repeats is joined with other columns, and multiplied row by row",
+    "the repeated part is written out for each row, forward and backward, and multiplied again for each",
+    "split the layer: one Linear of what repeats, before it is repeated, and one of the rest, added (they broadcast), "
+    "in place of one of `torch.cat([x.repeat(...), y], -1)`; results differ by rounding",
+    "compute",
+)
 DOUBLE: Final = Cause(
     "promoted-to-double",
     "double-precision numbers enter the step",
@@ -152,6 +160,7 @@ SAID: Final = {
     "{} a step",
     COLUMNS: "{}% of what this makes is used; the rest takes {} a step",
     ROWS: "{}% of what this makes is used; the rest takes {} a step",
+    REPEATED: "part of its columns repeats {} times; that takes {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     UNUSED: "no backward goes through {} operations of this call, and nothing else uses their results; they take {} a "
     "step",
@@ -197,6 +206,7 @@ def of_lines(lines: Lines, backward: float = 1.0) -> Iterator[Repeated]:
         NOT_CARRIED: lines.recurrent,
         COLUMNS: lines.few_columns,
         ROWS: lines.few_rows,
+        REPEATED: lines.repeated_columns,
     }
     for cause, rows in kinds.items():
         for file, line, _, count, part, call, at, function in rows:

@@ -127,6 +127,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     the same weights. older: as repeats, of the line whose backward goes on into graphs of steps before: how many
     nodes of these, and their part of all. few_columns, few_rows: the same of products with weights of which the
     step uses few columns, or rows: how many of a hundred numbers, and of the line's work the part of the others.
+    repeated_columns: the same of products with weights whose columns are joined, some of them the same in many rows,
+    and of what joins and repeats these: how often a row repeats.
     autocasts: lines that turn autocast on while no module is called. left_out: ops beyond 200,000. skipped: why ops
     were not seen.
     """
@@ -162,6 +164,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     older: tuple[RepeatedLine, ...] = ()
     few_columns: tuple[RepeatedLine, ...] = ()
     few_rows: tuple[RepeatedLine, ...] = ()
+    repeated_columns: tuple[RepeatedLine, ...] = ()
     autocasts: tuple[UserFrame, ...] = ()
     left_out: Count = 0
     skipped: str = ""
