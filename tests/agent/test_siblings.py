@@ -174,6 +174,26 @@ def read_of_each() -> None:
         seed = MEMBERS[0](torch.full((4, 8), seed)).sum().item()
 
 
+def by_hand() -> None:
+    state = torch.zeros(4, 8)
+    for x in torch.randn(MANY, 4, 8):
+        state = (MEMBERS[0].layers[0](x) + MEMBERS[0].layers[1](state)).tanh()
+    state.sum().backward()
+
+
+def node(rows: torch.Tensor, depth: int) -> torch.Tensor:
+    state = torch.zeros(1, 8)
+    for _ in range(2 if depth else 0):
+        state = state + node(rows, depth - 1)
+    return (MEMBERS[0].layers[0](rows[depth]) + MEMBERS[0].layers[1](state)).tanh()
+
+
+def trees() -> None:
+    """A recursion over each of two samples, whose loss the host reads."""
+    for rows in torch.randn(2, 4, 1, 8):
+        node(rows, 3).sum().item()
+
+
 def two_views() -> None:
     for x in torch.randn(2, 4, 8):
         MEMBERS[0](x)
@@ -183,9 +203,11 @@ def two_views() -> None:
     ("step", "found"),
     [
         (sample_by_sample, {"forward": {MANY}}),
-        (one_after_another, {}),
-        (read_of_each, {}),
+        (one_after_another, {"forward": {1}}),
+        (read_of_each, {"forward": {1}}),
         (two_views, {}),
+        (by_hand, {"by_hand": {1, MANY}}),
+        (trees, {"node": {5, 14}}),
     ],
 )
 def test_samples_that_a_model_is_given_one_by_one(step: Callable[[], None], found: dict[str, set[int]]) -> None:

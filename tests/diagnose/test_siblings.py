@@ -173,3 +173,19 @@ def test_a_model_that_is_run_sample_by_sample_is_told_with_the_batch(script: Pat
         "48 calls a step with the same weights"
     )
     assert "pad_sequence" in found.instead
+
+
+@pytest.mark.parametrize(("part", "told_of"), [(0.6, ["inputs-one-by-one"]), (0.05, [])])
+def test_of_a_net_by_hand_only_what_its_inputs_need_comes_out_of_the_loop(
+    part: float, told_of: list[str], script: Path
+) -> None:
+    """It was told to be run sample by sample, and the loop to be dropped: each turn needs the last one's state."""
+    at = (0, 16, "train"), (0, 8, "loss"), (0, 3, "forward")
+    rows = (0, 3, "forward", 40, part, at), (0, 3, "forward", 1, 1 - part, at)
+    rank = rank_of(script, (3, "forward", 6 * MS), (8, "loss", 2 * MS), (16, "train", 2 * MS))
+    found = told(rank, Lines(files=(str(script),), samplewise=rows, **IN_STEP))
+    assert [one.id for one in found] == told_of
+    for one in found:
+        assert one.where is not None and one.where.line == 3 and one.share == pytest.approx(0.8 * 0.6 * part)
+        assert "40 calls a step with the same weights, none of which needs what the loop makes" in one.evidence
+        assert "before the loop" in one.instead

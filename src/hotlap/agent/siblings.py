@@ -3,10 +3,10 @@ members of an ensemble, or heads, that are run one after another. With the same 
 one by one."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from .dead import Made, is_read
+from .dead import Made
 from .op_call import CASTS, Chain, OpCall, Place, is_weight
 from .torch_internals import is_plain, storage
 
@@ -53,25 +53,27 @@ def rows(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
 
 
 def samplewise(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
-    """As `rows`, of lines with as many products with the same weights."""
+    """As `rows`, of lines with as many products with the same weights. What the host reads of one the next may need."""
     groups: Groups = defaultdict(dict)
     for at, _, weights in _products(ops):
-        groups[ops[at].chain, weights][at] = frozenset({at})
-    return _rows(ops, groups, MANY, lambda members, times: times >= MANY and not _read_between(ops, members))
+        groups[tuple(dict.fromkeys(ops[at].chain)), weights][at] = frozenset({at})  # each call of a recursion once
+    return _rows(ops, groups, MANY, lambda members: _unread(ops, members))
 
 
 def _rows(
-    ops: Sequence[Made], groups: Groups, least: int, is_it: Callable[[Members, int], bool] = lambda members, times: True
+    ops: Sequence[Made],
+    groups: Groups,
+    least: int,
+    runs: Callable[[Members], Iterable[Members]] = lambda members: [members],
 ) -> list[tuple[Any, ...]]:
-    """As `rows`, of groups with so many different ones. is_it: whether a group is told, by how many could be one."""
+    """As `rows`, of groups with so many different ones. runs: of a group, of which none may need another run's."""
     at_line, found = Counter[Place](), Counter[tuple[Chain, int]]()
     for (chain, _), members in groups.items():
         at_line[chain[-1]] += sum(ops[at].size for at in members)
     several = (key for key, members in groups.items() if len(set(members.values())) >= least)
     for key in sorted(several, key=lambda key: -len(groups[key]))[:MOST_GROUPS]:
-        times = _together(ops, groups[key])
-        if is_it(groups[key], times):
-            found[key[0], times] += sum(ops[at].size for at in groups[key])
+        times = max(_together(ops, one) for one in runs(groups[key]))
+        found[key[0], times] += sum(ops[at].size for at in groups[key])
     return [(*chain[-1], times, size / at_line[chain[-1]], chain) for (chain, times), size in found.most_common()]
 
 
@@ -89,11 +91,21 @@ def _products(ops: Sequence[Made]) -> Iterator[tuple[int, Any, frozenset[int]]]:
             yield at, shapes, weights
 
 
-def _read_between(ops: Sequence[Made], members: Members) -> bool:
-    """Whether the host reads what hangs on one of them before the last of them: it may have made the next one's input,
-    as an environment does of an action."""
-    between = (ops[at] for at in range(min(members), max(members)) if at not in members)
-    return is_read(between, {number for at in members for number in ops[at].writes})
+def _unread(ops: Sequence[Made], members: Members) -> list[Members]:
+    """Those between two of the host's readings of what hangs on them: it may have made the next one's input, as an
+    environment does of an action."""
+    runs, of_them = [Members()], set[int]()
+    for at in range(min(members), max(members) + 1):
+        made = ops[at]
+        if at in members:
+            runs[-1][at] = members[at]
+            of_them.update(made.writes)
+        elif not of_them.isdisjoint(made.reads):
+            of_them.update(made.writes)
+            if made.kept:
+                runs.append(Members())
+                of_them.clear()
+    return [one for one in runs if one]
 
 
 def _together(ops: Sequence[Made], members: Members) -> int:

@@ -62,6 +62,16 @@ SAMPLEWISE: Final = Cause(
 )
 
 
+OF_INPUTS: Final = Cause(
+    "inputs-one-by-one",
+    "what needs no earlier turn of a loop is multiplied in each",
+    "these products need nothing that the loop makes, and are small operations of their own, forward and backward",
+    "one Linear of all inputs before the loop, `rows = layer(x)`, and `rows[:, t]` in it; the loop keeps what needs "
+    "its last turn's result. An `nn.LSTM` or `nn.GRU` does so by itself",
+    "launch",
+)
+
+
 class Loop(NamedTuple):
     """At a line, with the first and last of its lines. inline: a comprehension, whose statement holds more."""
 
@@ -100,12 +110,14 @@ def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None
         (SAMPLEWISE, lines.samplewise, "calls a step with the same weights"),
         (SIBLINGS, lines.siblings, "products of one shape, each with its own weights, called from this loop"),
     )
+    of_inputs: list[Products] = []
     for cause, rows, what in kinds:
         found = []
         for loop, products in _loops(lines, rows).items():
             wide = [one for one in products if one.times >= FEWEST]
             took = [sum(one.part * _ns(rank, one.where) for one in those) for those in (wide, products)]
             if not wide or took[0] < MOSTLY * took[1] or loop.lines in known:
+                of_inputs += wide if cause is SAMPLEWISE and loop.lines not in known else ()
                 continue
             # On the CPU a net's cells are computed one after another in one call too.
             cells = {(one.where.file, one.where.line) for one in wide} if cause is STEPWISE and not on_device else set()
@@ -120,6 +132,27 @@ def one_by_one(rank: RankTrace, findings: Sequence[Finding], lines: Lines | None
             yield told.finding(share, loop.where, said, share * step_ms)
             return
         known |= {one.lines for _, _, one in found}
+    yield from _of_inputs(rank, findings, of_inputs, on_device, step_ms)
+
+
+def _of_inputs(
+    rank: RankTrace, findings: Sequence[Finding], products: Sequence[Products], on_device: bool, step_ms: float
+) -> Iterator[Finding]:
+    """Those of a loop whose other products need its last turn, at the line that takes most."""
+    parts: defaultdict[tuple[str, int | None], float] = defaultdict(float)
+    for one in products:
+        parts[one.where.file, one.where.line] += one.part
+
+    def inside(at: Place | None) -> float:
+        return min(1.0, parts.get((at.file, at.line), 0.0)) if at is not None else 0.0
+
+    share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
+    if products and share >= LEAST:
+        most = max(products, key=lambda one: one.part * _ns(rank, one.where))
+        said = f"{most.times} calls a step with the same weights, none of which needs what the loop makes"
+        yield OF_INPUTS.finding(
+            share, most.where, f"{said}; {_took(share * step_ms, OF_INPUTS, on_device)}", share * step_ms
+        )
 
 
 def _took(took_ms: float, cause: Cause, on_device: bool) -> str:
