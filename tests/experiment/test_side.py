@@ -70,6 +70,7 @@ def sides(bench: Bench) -> dict[str, Side]:
         "ends": command("learns", 80),
         "crashes": command("crashes", 80),
         "slow": command("slow", 10**6),
+        "validates": command("validates", 10**6),
     }
     made = {name: bench.start(name, command=words) for name, words in commands.items()}
     bench.ready(*made.values())
@@ -156,6 +157,14 @@ def test_a_turn_has_the_steps_that_were_asked_for_and_one_that_is_not_counted(
         assert turn.wall_ms >= sum(step.wall_ms for step in new[1:])
     assert list(read_lines(bench.plan.folder / TURNS, Turn))[-1] == turn
     assert 0 <= bench.turn_steps(side) - math.ceil(500 / side.step_ms) <= 500 / side.step_ms / 4 + 1
+
+
+def test_an_evaluation_in_each_step_is_part_of_the_turn(bench: Bench, sides: dict[str, Side]) -> None:
+    """As in training on one whole graph. None of their steps counted, so that they took no turns at all."""
+    side = sides["validates"]
+    turn = bench.turn(side, 5)
+    assert turn is not None and all(step.evaluation for step in steps_of(side)[turn.first + 1 :])
+    assert side.evaluates and turn.step_ms and not sides["still"].evaluates
 
 
 def test_the_time_in_which_a_side_stood_still_is_no_step_s(bench: Bench, sides: dict[str, Side]) -> None:
@@ -461,6 +470,7 @@ def test_what_a_turn_s_steps_say() -> None:
     odd = [step(99.0, probe=True), step(99.0, compiles=1), step(99.0, evaluation=True)]
     assert turn_of(1, 0, 5, [[*odd, *plain]]).step_ms == pytest.approx(15.0)
     assert turn_of(1, 0, 5, [odd]).step_ms is None and turn_of(1, 0, 5, []).rows is None
+    assert turn_of(1, 0, 5, [[*odd, *plain]], evaluates=True).step_ms == pytest.approx(43.0)
     slowest = turn_of(1, 0, 2, [plain, [step(40.0)], odd])
     assert slowest.step_ms == pytest.approx(40.0) and slowest.rows == 8
     device = [step(10.0, gpu_ms=30.0), step(10.0, gpu_ms=40.0)]

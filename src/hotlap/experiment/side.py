@@ -110,6 +110,8 @@ class Side:
     """Of its last turn."""
     wave: int = 1
     """See `wave_of`."""
+    evaluates: bool = False
+    """Most of its steps hold an evaluation, which is part of the loop then, as of a graph's other nodes."""
 
     @property
     def least_steps(self) -> int:
@@ -304,6 +306,7 @@ class Bench:
             self._diagnoses[side.number] = diagnose(side.folder)  # before it takes turns, which are no steady stretch
             side.step_ms = side.trial.step_ms or side.step_ms
             side.wave = wave_of(RunFolder(side.folder).facts, side.step_ms)
+            side.evaluates = any(step.evaluation for step in read_ranks(side.folder)[0].steady.steps)
         self.new_steps(side)
 
     def _stop(self, side: Side, timed_out: bool = False) -> Ended:
@@ -363,7 +366,8 @@ class Bench:
             if late or (not side.gate.arrived and side.run.over()):
                 self._lost(side, late)
                 return None
-        turn = turn_of(side.number, first, side.gate.step, self.new_steps(side), tuple(sorted(side.in_now)))
+        made, now = self.new_steps(side), tuple(sorted(side.in_now))
+        turn = turn_of(side.number, first, side.gate.step, made, now, side.evaluates)
         turn = msgspec.structs.replace(turn, wall_ms=1000 * (time.monotonic() - begun))
         side.step_ms = turn.step_ms or side.step_ms
         self.turns.append((dict(side.in_now), turn))
@@ -447,15 +451,22 @@ class Bench:
             journal.write((msgspec.json.encode(record) if record else b"") + b"\n")
 
 
-def turn_of(side: int, first: int, last: int, ranks: Sequence[Sequence[Step]], levers: tuple[str, ...] = ()) -> Turn:
+def turn_of(
+    side: int,
+    first: int,
+    last: int,
+    ranks: Sequence[Sequence[Step]],
+    levers: tuple[str, ...] = (),
+    evaluates: bool = False,
+) -> Turn:
     """What a turn's steps say: mean ms of those that count, of the slowest rank.
 
-    Not those in which something was compiled, probed or evaluated, nor the first. By the device's clock where every
-    step knows it, between the ends of two steps: the host may run ahead of it.
+    Not those in which something was compiled or probed, nor, unless most are (evaluates), evaluated; nor the first. By
+    the device's clock where every step knows it, between the ends of two steps: the host may run ahead of it.
     """
     times, rows = [], []
     for steps in ranks:
-        counted = [step for step in steps if not (step.compiles or step.probe or step.evaluation)]
+        counted = [one for one in steps if not (one.compiles or one.probe or (one.evaluation and not evaluates))]
         if not counted:
             continue
         known = [step.gpu_ms for step in counted if step.gpu_ms is not None]

@@ -2,7 +2,7 @@
 
 learns: from a DataLoader, with so many workers. still: one batch, and weights that stay, so that all losses are the
 same. crashes: raises after so many steps. slow: as still, a step a second after twenty. meets: as still, and in its
-third step it waits until another does.
+third step it waits until another does. validates: as still, and evaluates after each step.
 """
 
 import os
@@ -49,6 +49,10 @@ for images, labels in batches():
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if kind == "validates":
+        with torch.no_grad():
+            model.eval()(images)
+        model.train()
 if kind == "crashes":
     raise ValueError("planted")
 print("ends")
