@@ -39,17 +39,6 @@ class Made:
     size: int = 0
 
 
-def is_read(ops: Iterable[Made], of_them: set[int]) -> bool:
-    """Whether one of these ops has an effect by what hangs on such numbers, as where the host reads it. Adds all that
-    they make of them."""
-    for made in ops:
-        if not of_them.isdisjoint(made.reads):
-            if made.kept:
-                return True
-            of_them.update(made.writes)
-    return False
-
-
 class Dead:
     """Follows the ops of a step. unknown: not all of them were seen."""
 

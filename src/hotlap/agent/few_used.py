@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from .op_call import CASTS, Chain, OpCall, Place, is_weight
+from .op_call import CASTS, Chain, OpCall, Place
 from .torch_internals import graph_task, is_plain, storage
 
 LEAST, FEW = 2**14, 0.3
@@ -66,8 +66,7 @@ class FewUsed:
                 self._of[storage(fresh[0])] = product
             else:
                 product.uses[way] += used or fresh[0].numel()
-        at = call.factors
-        if at is None or fresh[0].numel() < LEAST or not any(map(is_weight, call.args[at : at + 2])):
+        if fresh[0].numel() < LEAST or not call.has_weights:
             return None
         product = self._of[storage(fresh[0])] = Product(fresh[0].numel(), _width(fresh[0]))
         return product

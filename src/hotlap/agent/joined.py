@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .op_call import OpCall, Place, is_weight
+from .op_call import OpCall, Place
 from .torch_internals import is_plain, storage
 
 LEAST: Final = 0.1
@@ -41,11 +41,11 @@ class Joined:
         if call.name == "aten::cat" and all(map(is_plain, call.args[0])):
             part = self._joined(call.args[0], call.args[1] if len(call.args) > 1 else 0)
             return (part, False) if part is not None else None
-        at = call.factors
-        if at is None or not any(map(is_weight, call.args[at : at + 2])):
+        if not call.has_weights:
             return None
-        known = self._parts.get(storage(call.args[at]))
-        return (known, True) if known is not None and known.columns == call.args[at].size(-1) else None
+        one = call.args[call.factors or 0]
+        known = self._parts.get(storage(one))
+        return (known, True) if known is not None and known.columns == one.size(-1) else None
 
     def _joined(self, those: Sequence[Any], dim: int) -> Part | None:
         """Of tensors that are joined, along the last dimension."""

@@ -46,6 +46,12 @@ class OpCall(NamedTuple):
         at = PRODUCTS.get(self.name)
         return at if at is not None and all(map(is_plain, self.args[at : at + 2])) else None
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether one of the matrices that it multiplies is a weight."""
+        at = self.factors
+        return at is not None and any(map(is_weight, self.args[at : at + 2]))
+
 
 def tensors(*values: Any) -> Iterator[Any]:
     """Those among values, and in lists of them."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from .dead import Dead, is_read
+from .dead import Dead
 from .op_call import Chain, Place, recording, tensors
 from .same_rows import is_hashed, numbers_of
 from .torch_internals import is_plain
@@ -60,8 +60,12 @@ class Recurrent:
     def _needs(self, calls: list[tuple[Chain, list[int], list[int], int]]) -> bool:
         """Whether one gets what hangs on what others gave, or may: the host had read of it."""
         of_them = {number for _, _, gave, _ in calls for number in gave}
-        read = is_read(self._dead.ops[: calls[-1][3]], of_them)
-        return read or any(not of_them.isdisjoint(got) for _, got, _, _ in calls)
+        for made in self._dead.ops[: calls[-1][3]]:
+            if not of_them.isdisjoint(made.reads):
+                if made.kept:
+                    return True
+                of_them.update(made.writes)
+        return any(not of_them.isdisjoint(got) for _, got, _, _ in calls)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Of each line with such calls: the line; how many; the part of all times there that the call before had."""

@@ -135,8 +135,8 @@ ROWS: Final = Cause(
 )
 REPEATED: Final = Cause(
     "repeated-columns",
-    "what repeats is joined with other columns, and multiplied row by row",
-    "the repeated part is written out for each row, forward and backward, and multiplied again for each",
+    "a repeated tensor is concatenated with others, and multiplied again in each row",
+    "the same numbers are written out and multiplied for each row, forward and backward",
     "split the layer: one Linear of what repeats, before it is repeated, and one of the rest, added (they broadcast), "
     "in place of one of `torch.cat([x.repeat(...), y], -1)`; results differ by rounding",
     "compute",
@@ -160,7 +160,7 @@ SAID: Final = {
     "{} a step",
     COLUMNS: "{}% of what this makes is used; the rest takes {} a step",
     ROWS: "{}% of what this makes is used; the rest takes {} a step",
-    REPEATED: "part of its columns repeats {} times; that takes {} a step",
+    REPEATED: "part of its columns is the same in {} rows; that takes {} a step",
     AGAIN: "{} times a step with the same input and weights; all but the first take {} a step",
     UNUSED: "no backward goes through {} operations of this call, and nothing else uses their results; they take {} a "
     "step",

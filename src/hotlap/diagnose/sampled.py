@@ -64,8 +64,6 @@ TAKES: Final = re.compile(r"multiprocessing\.|queue\.|selectors\.|threading\.|to
 ITS_OWN: Final = "the sampler runs in the training process, before workers start each batch"
 FOR_MANY: Final = "draw the indices of many batches at once"
 KEPT: Final = 0.2
-OF_GROWTH: Final = 0.5
-"""Of the share that steps grow by, what a line takes at least where it may be what grows."""
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
 COMPUTING: Final = frozenset({"compute", "bandwidth"})
@@ -116,27 +114,8 @@ def with_samples(
     if not device:  # else the host waits for the device, too
         slept = sum(row[5] for row in samples.stood) / max(1, samples.steps) if _sleeps(findings) else 0.0
         findings = (*findings, *_beside(samples, kept_ms - slept, diagnosis.step_ms))
-    findings = tuple(map(_grown, findings, repeat(findings)))
+    findings = tuple(steps_grow.at_its_line(findings))
     return with_findings(diagnosis, (one for one in _joined(findings) if not _is_told(one, findings)))
-
-
-def _grown(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """Growth in the loop's own code, at the line that takes most of that time."""
-    if finding.id != steps_grow.ID or finding.where is not None or " in other)" not in finding.evidence:
-        return finding
-    own = [one for one in findings if one.id == "host-code" and one.where is not None]
-    most = max(own, key=lambda one: one.share, default=None)
-    if most is None or most.share < OF_GROWTH * finding.share:
-        return finding
-    return msgspec.structs.replace(
-        finding,
-        where=most.where,
-        evidence=f"{finding.evidence}; most of the loop's own time is at this line"
-        + (f": {most.title}" if most.named else ""),
-        why="what it goes through, or writes, is more in each step",
-        instead="handle only what is new: append one line to a file, update a running value; bound what is kept; or do "
-        "it every n steps",
-    )
 
 
 def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:

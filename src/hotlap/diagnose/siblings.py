@@ -60,12 +60,10 @@ SAMPLEWISE: Final = Cause(
     "one long batch of all their rows, `torch.cat(samples)`, summed back with `index_add_` by the sample's number",
     "launch",
 )
-
-
 OF_INPUTS: Final = Cause(
     "inputs-one-by-one",
-    "what needs no earlier turn of a loop is multiplied in each",
-    "these products need nothing that the loop makes, and are small operations of their own, forward and backward",
+    "products of inputs alone are made turn by turn in a loop",
+    "they need nothing that the loop makes; each is small operations of its own, forward and backward",
     "one Linear of all inputs before the loop, `rows = layer(x)`, and `rows[:, t]` in it; the loop keeps what needs "
     "its last turn's result. An `nn.LSTM` or `nn.GRU` does so by itself",
     "launch",

@@ -5,6 +5,7 @@ from typing import Final
 
 from hotlap.experiment.side import TURN_S
 from hotlap.experiment.turns import LEAST_ROUNDS, ROUNDS
+from hotlap.records.tune import Trial
 
 MARGIN: Final = 1.2
 """On the seconds that something took, when it is planned again."""
@@ -85,6 +86,11 @@ class Budget:
         self.warmup_s = warmup_s
         self.best_took(0.0, warmup_s)
         self.step_s = step_ms / 1000
+
+    def run_took(self, trial: Trial) -> None:
+        """The same, of a run of it that is over."""
+        warmup_s = trial.warmup_s or 0.0
+        self.baseline_took(trial.wall_s - warmup_s, warmup_s, trial.step_ms or 0.0)
 
     def turns_took(self, seconds: float, turns: int) -> None:
         """So many turns took so long."""

@@ -118,8 +118,7 @@ def _late(state: State) -> bool:
 
 def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> list[records.Lever]:
     """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
-    warmup_s = trial.warmup_s or 0.0
-    state.budget.baseline_took(trial.wall_s - warmup_s, warmup_s, trial.step_ms or 0.0)
+    state.budget.run_took(trial)
     for use in list(reversed(uses))[1:]:
         if _late(state):
             break

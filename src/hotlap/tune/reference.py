@@ -107,8 +107,7 @@ class SmallerRuns:
             came_of_it = ms(trial.step_ms or 0.0) if measured else trial.outcome
             self.state.say(f"reference  the command alone with 1/{parts} of the batch  {came_of_it}")
             if measured:
-                warmup_s = trial.warmup_s or 0.0
-                self.state.budget.baseline_took(trial.wall_s - warmup_s, warmup_s, trial.step_ms or 0.0)
+                self.state.budget.run_took(trial)
                 self.parts, self.judge.given, self.why = parts, (smaller,), ""
                 return
             self.why = f"the command alone with 1/{parts} of the batch {_ended(trial)}"

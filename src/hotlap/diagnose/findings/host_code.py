@@ -67,7 +67,7 @@ def _models(measured: Measured) -> list[BesidesFacts]:
 
 def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -> Finding:
     model, took = models[0], [one.took_ms / max(1, one.of) for one in models]
-    fixed = FOLLOWS if call_of(measured.facts, COPIES) else OF_ANOTHER
+    of_another = FOLLOWS if call_of(measured.facts, COPIES) else OF_ANOTHER
     how = "torch.inference_mode" if model.inference_mode else "torch.no_grad"
     return Finding(
         id="host-code",
@@ -79,7 +79,7 @@ def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -
         f"{ms(took[0])} on the host; all such forwards {ms(sum(took))} of the {ms(measured.phases.other or 0)} "
         "outside of data, model and optimizer",
         why="training waits meanwhile, and no backward follows",
-        instead=OF_THE_TRAINED if model.trained else fixed,
+        instead=OF_THE_TRAINED if model.trained else of_another,
     )
 
 

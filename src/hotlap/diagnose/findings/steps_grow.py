@@ -2,6 +2,9 @@
 
 import ast
 import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from hotlap.diagnose.source import (
     Loop,
@@ -22,6 +25,9 @@ from hotlap.records.run import Facts, RootFacts
 from ._base import Measured
 
 ID, PILE_UP = "steps-grow", "hooks pile up: each step takes longer"
+IN, MOSTLY = " in {})", 0.5
+OUTSIDE = IN.format("other")
+"""Told of the phase that grows. MOSTLY: of the share of growth, what a line takes where it may be what grows."""
 DENORMAL = "; or numbers become denormal, with which CPUs compute many times slower"
 FLUSH = "; if nothing does, try `torch.set_flush_denormal(True)` at the start"
 HOOKS = frozenset({"register_forward_hook", "register_forward_pre_hook"})
@@ -50,7 +56,7 @@ def find(measured: Measured) -> Finding | None:
         title=PILE_UP if grown else "each step takes longer than the last",
         where=again or joined,
         evidence=f"{ms(first)} a step at first, {ms(last)} {steps} steps later"
-        + (f" (+{ms(min(more_ms, last - first))} in {phase})" if phase and more_ms > 0 else "")
+        + (f" (+{ms(min(more_ms, last - first))}{IN.format(phase)}" if phase and more_ms > 0 else "")
         + (f": {ms((last - first) / steps)} more in each" if steps else "")
         + (f"; {more}" if more else ""),
         why="a hook that is registered again without being removed runs once more in each later forward"
@@ -76,6 +82,26 @@ def with_hooks(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
         return diagnosis
     kept = [one for one in diagnosis.findings if one.where is None or not one.named or _at(one.where) not in hooks]
     return with_findings(diagnosis, kept)
+
+
+def at_its_line(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Growth outside of the model with the line that takes most of the loop's own time."""
+    own = [one for one in findings if one.id == "host-code" and one.where is not None]
+    most = max(own, key=lambda one: one.share, default=None)
+    for one in findings:
+        outside = one.id == ID and one.where is None and OUTSIDE in one.evidence
+        if not outside or most is None or most.share < MOSTLY * one.share:
+            yield one
+            continue
+        yield msgspec.structs.replace(
+            one,
+            where=most.where,
+            evidence=f"{one.evidence}; most of the loop's own time is at this line"
+            + (f": {most.title}" if most.named else ""),
+            why="what it goes through, or writes, is more in each step",
+            instead="handle only what is new: append one line to a file, update a running value; bound what is kept; "
+            "or do it every n steps",
+        )
 
 
 def _at(place: Place) -> tuple[str, str | None]:
