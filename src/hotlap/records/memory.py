@@ -1,0 +1,157 @@
+"""Records of memory over a few steps: `rank-K/memory-WHEN.json`, one for each window, and what torch's snapshots hold.
+
+Numbers stand in columns: `blocks` and `events` may have a hundred thousand rows. A row of `stacks` is the numbers of
+its frames in `frames`, the innermost first; -1 in a column of stacks means that it is not known.
+"""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from .run import Count
+
+ACTIONS: Final = ("alloc", "free", "reserve", "release")
+"""By their numbers in `Events.actions`: a block is taken from the allocator, or given back to it; the allocator takes a
+segment from the driver, or gives one back."""
+When = Literal["start", "first", "steady", "oom", "snapshot"]
+"""Until the loop begins; its first steps; steady steps; what led to the first time that memory ran out; torch's own
+snapshot, of which no more is known."""
+Category = Literal[
+    "parameters",
+    "buffers",
+    "gradients",
+    "optimizer state",
+    "inputs",
+    "outputs",
+    "activations",
+    "temporaries",
+    "held",
+    "graph pools",
+    "rounding",
+    "unknown",
+]
+"""Of bytes. activations: kept for the backward. temporaries: made and gone within a phase. held: by Python objects of
+the script that are none of the others. graph pools: of CUDA graphs. rounding: what the allocator adds to a block."""
+Owned = Literal["parameters", "buffers", "gradients", "optimizer state", "inputs", "outputs", "held"]
+"""Categories that are told by identity: the script's own objects hold the memory."""
+
+Numbers = tuple[int, ...]
+Frame = tuple[str, Count, str]
+"""File, line, function."""
+
+
+class Blocks(msgspec.Struct, frozen=True, kw_only=True):
+    """What was allocated at the end of the window: address, bytes that were asked for, bytes with the allocator's
+    rounding, stack that allocated it, segment (index into `segments`, -1: not known)."""
+
+    addresses: Numbers = ()
+    bytes: Numbers = ()
+    rounded: Numbers = ()
+    stacks: Numbers = ()
+    segments: Numbers = ()
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in the window, in order: index into ACTIONS, address, bytes, ns since the epoch, stack."""
+
+    actions: Numbers = ()
+    addresses: Numbers = ()
+    bytes: Numbers = ()
+    times: Numbers = ()
+    stacks: Numbers = ()
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the allocator holds of the driver in one piece, at the end of the window. bytes: of it; allocated: of
+    these, in blocks that are in use; free: the largest block that is not. graph: a pool of a CUDA graph's. stream:
+    address of the stream that it serves."""
+
+    address: int
+    bytes: Count
+    allocated: Count
+    free: Count = 0
+    graph: bool = False
+    stream: int = 0
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A phase begins, or a step ends (`step end`). time: ns since the epoch. step: that is running, or ends."""
+
+    time: int
+    phase: str
+    step: Count
+
+
+class Owner(msgspec.Struct, frozen=True, array_like=True):
+    """An object of the script's holds the block at an address, as seen at a time (ns since the epoch). name: of a
+    parameter, or of what holds it."""
+
+    address: int
+    bytes: Count
+    category: Owned
+    name: str
+    time: int
+
+
+class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. stack: the user's
+    frames, the innermost first. backward: in one. step: that was running, from 1. total_bytes: of the device;
+    free_bytes: of it, free; others_bytes: in use by other processes, None where that is not known. caught: the script
+    went on. message: torch's."""
+
+    asked_bytes: Count | None = None
+    frames: tuple[Frame, ...] = ()
+    backward: bool = False
+    phase: str = ""
+    step: Count = 0
+    total_bytes: Count | None = None
+    free_bytes: Count | None = None
+    others_bytes: Count | None = None
+    caught: bool = False
+    message: str = ""
+
+
+class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one device over a window.
+
+    device: `cuda:0`, `cpu`. source: who told. allocator: torch's own history; operations: results of torch's
+    operations, as on the CPU, where what an operation takes inside is not seen. first_step, steps: of the window.
+    left_out: events before the first that is here, which were more than are kept. allocated_bytes, reserved_bytes: in
+    blocks, and held by the allocator, at the end of the window (the first on the CPU: of what was seen); peak_bytes:
+    the most in blocks, by the allocator itself, since the process began (None: not told). retries, mallocs: as of the
+    allocator's counters, within the window. process_bytes: in use on the device by this process, with what lies
+    outside of torch's allocator; total_bytes: of the device.
+    """
+
+    when: When
+    device: str
+    source: Literal["allocator", "operations"]
+    first_step: Count = 0
+    steps: Count = 0
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[Numbers, ...] = ()
+    blocks: Blocks = Blocks()
+    events: Events = Events()
+    segments: tuple[Segment, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    owners: tuple[Owner, ...] = ()
+    left_out: Count = 0
+    allocated_bytes: Count = 0
+    reserved_bytes: Count = 0
+    peak_bytes: Count | None = None
+    retries: Count = 0
+    mallocs: Count = 0
+    process_bytes: Count | None = None
+    total_bytes: Count | None = None
+    ran_out: OutOfMemory | None = None
+
+
+class MemorySeries(msgspec.Struct, frozen=True, kw_only=True):
+    """`rank-K/memory-steps.json`: memory at the ends of steps over the run, thinned out so that no more than some
+    thousand are kept. steps: their numbers. allocated, reserved: bytes of torch's allocator of the current device
+    (empty: no CUDA); resident: bytes of the process in host memory."""
+
+    steps: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
+    allocated: Numbers = ()
+    reserved: Numbers = ()
+    resident: Numbers = ()
