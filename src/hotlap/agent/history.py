@@ -84,7 +84,8 @@ def taken(device: int, since_ns: int, places: Places) -> dict[str, Any]:
         action, at_ns = ACTIONS.get(one["action"]), int(one.get("time_us", 0)) * 1000
         if action is not None and at_ns >= since_ns:
             rows.event(action, int(one["addr"]), int(one["size"]), at_ns, stack(one.get("frames")))
-    blocks, segments = [], []
+    blocks: list[tuple[int, ...]] = []
+    segments: list[dict[str, Any]] = []
     for segment in told["segments"]:
         if segment["device"] != device:
             continue

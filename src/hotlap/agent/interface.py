@@ -4,7 +4,7 @@ The agent holds its parts, and some of them ask it for others. They are typed ag
 only what the others ask, so that no file of the agent needs itself. `core.Agent` is all of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from hotlap.records.session import Session
@@ -41,6 +41,18 @@ class Profile(Protocol):
     """Of `profile.Profile`: the windows of instruments."""
 
     def boundary(self) -> bool: ...
+    def tell(self, act: Callable[..., None], *of: Any) -> None: ...
+
+
+class Memory(Protocol):
+    """Of `memory.Memory`: windows in which memory is looked at."""
+
+    looking: bool
+    operations: Any
+
+    def window(self) -> Generator[None, None, None]: ...
+    def phase(self, phase: int) -> None: ...
+    def give_up(self) -> None: ...
 
 
 class Script(Protocol):
@@ -113,6 +125,8 @@ class Agent(Protocol):
     def finder(self) -> Finder: ...
     @property
     def profile(self) -> Profile: ...
+    @property
+    def memory(self) -> Memory: ...
     @property
     def script(self) -> Script: ...
     @property

@@ -1,21 +1,32 @@
 """Whose memory it is at the peak of a window, and what its steps leave behind.
 
-The window is replayed backwards from what was allocated at its end: each allocation then has the event that began it and
-the one that ended it, as far as they lie in the window. Its category is told by identity where an object of the script's
-held it, and else by its life: what a forward makes and its backward, or something later, lets go is an activation; what
-ends in the phase that made it is a temporary.
+The window is replayed backwards from what was allocated at its end: each allocation then has the event that began it
+and the one that ended it, as far as they lie in the window. Its category is told by identity where an object of the
+script's held it, and else by its life: what a forward makes and its backward, or something later, lets go is an
+activation; what ends in the phase that made it is a temporary.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-import msgspec
-
-from hotlap.records.memory import ACTIONS, Category, Frame, MemoryWindow, Owner
-from hotlap.records.run import Count
+from hotlap.records.memory import (
+    ACTIONS,
+    BACKWARD,
+    FORWARD,
+    STEP_END,
+    Category,
+    Frame,
+    Holder,
+    MemoryLine,
+    MemoryPart,
+    MemoryUsage,
+    MemoryWindow,
+    Owner,
+    Stays,
+)
 
 ALLOC, FREE = ACTIONS.index("alloc"), ACTIONS.index("free")
 RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "outputs", "held")
@@ -23,8 +34,8 @@ RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "outputs
 LASTING: Final = frozenset({"parameters", "optimizer state", "gradients", "buffers", "graph pools"})
 """May outlive their step."""
 FED: Final = frozenset({"data", "h2d"})
-STEP_END: Final = "step end"
 NAMED: Final = 3
+HOLDERS: Final = 8
 
 
 class Life(NamedTuple):
@@ -38,57 +49,7 @@ class Life(NamedTuple):
     graph: bool = False
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one category, bytes."""
-
-    category: Category
-    bytes: Count
-
-
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory at the peak that one line allocated, of one category. bytes: in all of `blocks` pieces. names: of what
-    holds some of it."""
-
-    where: Frame
-    category: Category
-    bytes: Count
-    blocks: Count
-    names: tuple[str, ...] = ()
-
-
-class Stays(msgspec.Struct, frozen=True, kw_only=True):
-    """What each step allocates at a line, and does not give back before another has passed. bytes, blocks: a step.
-    names: of what holds it. graph: of these, a tensor with the graph that made it."""
-
-    where: Frame | None
-    bytes: float
-    blocks: float
-    names: tuple[str, ...] = ()
-    graph: bool = False
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of a window at its peak.
-
-    peak_bytes: the most that is allocated at once; step, phase: in which. parts: of the peak, the largest first. lines:
-    the same, by line, as far as that is known. stays: what the steps leave behind, the most first. between_bytes:
-    allocated at the end of the last step.
-    """
-
-    peak_bytes: Count
-    step: Count
-    phase: str
-    parts: tuple[Part, ...]
-    lines: tuple[Line, ...]
-    stays: tuple[Stays, ...]
-    between_bytes: Count
-
-    def part(self, category: Category) -> int:
-        """Bytes of a category at the peak."""
-        return next((one.bytes for one in self.parts if one.category == category), 0)
-
-
-def usage(window: MemoryWindow) -> Usage:
+def usage(window: MemoryWindow) -> MemoryUsage:
     """Of a window. Numbers in it that make no sense are passed over."""
     lives, peak, peak_bytes = _lives(window)
     told = _Told(window)
@@ -104,14 +65,25 @@ def usage(window: MemoryWindow) -> Usage:
     if rounding > 0:
         sizes["rounding"] += rounding
     step, phase = told.at(peak)
-    return Usage(
+    return MemoryUsage(
         peak_bytes=peak_bytes + max(0, rounding),
         step=step,
         phase=phase,
-        parts=tuple(Part(category=c, bytes=b) for c, b in sorted(sizes.items(), key=lambda one: -one[1]) if b),
+        parts=tuple(MemoryPart(category=c, bytes=b) for c, b in sorted(sizes.items(), key=lambda one: -one[1]) if b),
         lines=tuple(sorted((_line(told, *key, lives) for key, lives in lines.items()), key=lambda one: -one.bytes)),
+        holders=tuple(_holders(told, alive)),
         stays=tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes)),
+        grown_bytes=_grown(told, lives),
+        idle_gradients_bytes=_idle_gradients(told, lives),
         between_bytes=sum(window.blocks.bytes) + max(0, rounding),
+        reserved_bytes=window.reserved_bytes,
+        free_bytes=max((one.free for one in window.segments), default=0),
+        mallocs=window.mallocs,
+        retries=window.retries,
+        device=window.device,
+        source=window.source,
+        total_bytes=window.total_bytes,
+        used_bytes=window.used_bytes,
     )
 
 
@@ -121,7 +93,9 @@ def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
     graphs = {at for at, segment in enumerate(window.segments) if segment.graph}
     segments = blocks.segments or (-1,) * len(blocks.addresses)
     rows = zip(blocks.addresses, blocks.bytes, blocks.stacks, segments, strict=False)
-    live = {address: (size, stack, None, at in graphs) for address, size, stack, at in rows}
+    live: dict[int, tuple[int, int, int | None, bool]] = {
+        address: (size, stack, None, at in graphs) for address, size, stack, at in rows
+    }
     total = sum(size for size, *_ in live.values())
     lives: list[Life] = []
     count = len(events.actions)
@@ -223,9 +197,44 @@ def _names(told: _Told, lives: Iterable[Life]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda one: -found[one])[:NAMED])
 
 
-def _line(told: _Told, where: Frame, category: Category, lives: list[Life]) -> Line:
+def _line(told: _Told, where: Frame, category: Category, lives: list[Life]) -> MemoryLine:
     size = sum(one.bytes for one in lives)
-    return Line(where=where, category=category, bytes=size, blocks=len(lives), names=_names(told, lives))
+    return MemoryLine(where=where, category=category, bytes=size, blocks=len(lives), names=_names(told, lives))
+
+
+def _holders(told: _Told, alive: Iterable[Life]) -> Iterable[Holder]:
+    """Variables that hold memory at the peak which is no parameter's and the like."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for life in alive:
+        owner = told.owner(life)
+        if owner is not None and owner.category in {"held", "outputs"}:
+            sizes[owner.name].append(life.bytes)
+    weights = sorted(one.bytes for one in alive if told.category(one) == "parameters")
+    for name in sorted(sizes, key=lambda one: -sum(sizes[one]))[:HOLDERS]:
+        copies = len(weights) > 1 and Counter(weights) <= Counter(sizes[name])
+        yield Holder(name=name, bytes=sum(sizes[name]), blocks=len(sizes[name]), weights=copies)
+
+
+def _grown(told: _Told, lives: Iterable[Life]) -> float:
+    """Bytes a step by which what is allocated at the ends of steps rises, over all of them but the first."""
+    ends = [one.time for one in told.marks if one.phase == STEP_END]
+    if len(ends) < 2:
+        return 0.0
+    numbers = [bisect_right(told.times, end) for end in (ends[0], ends[-1])]
+    before, after = (sum(one.bytes for one in lives if one.begun < at <= (one.ended or at)) for at in numbers)
+    return (after - before) / (len(ends) - 1)
+
+
+def _idle_gradients(told: _Told, lives: Iterable[Life]) -> int:
+    """Bytes of gradients that live through a whole forward of the last step."""
+    last = max((one.step for one in told.marks if one.phase == FORWARD), default=0)
+    begins = [one.time for one in told.marks if one.phase == FORWARD and one.step == last]
+    backwards = [one.time for one in told.marks if one.phase == BACKWARD and one.step == last]
+    if not begins or not backwards or backwards[0] < begins[0]:
+        return 0
+    first, end = bisect_right(told.times, begins[0]), bisect_right(told.times, max(begins[0], backwards[0]))
+    through = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= end - 1)]
+    return sum(one.bytes for one in through if told.category(one) == "gradients")
 
 
 def _stays(told: _Told, lives: Iterable[Life]) -> Iterable[Stays]:

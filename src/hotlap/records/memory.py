@@ -35,6 +35,9 @@ the script that are none of the others. graph pools: of CUDA graphs. rounding: w
 Owned = Literal["parameters", "buffers", "gradients", "optimizer state", "inputs", "outputs", "held"]
 """Categories that are told by identity: the script's own objects hold the memory."""
 
+STEP_END, FORWARD, BACKWARD, OPTIMIZER = "step end", "forward", "backward", "optimizer"
+"""Phases of marks."""
+
 Numbers = tuple[int, ...]
 Frame = tuple[str, Count, str]
 """File, line, function."""
@@ -94,7 +97,8 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1.
+    """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the
+    user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1.
     total_bytes: of the device; free_bytes: of it, free."""
 
     asked_bytes: Count | None = None
@@ -138,6 +142,80 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: Count | None = None
     total_bytes: Count | None = None
     ran_out: OutOfMemory | None = None
+
+
+class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one category, bytes."""
+
+    category: Category
+    bytes: Count
+
+
+class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory at the peak that one line allocated, of one category. bytes: in all of `blocks` pieces. names: of what
+    holds some of it."""
+
+    where: Frame
+    category: Category
+    bytes: Count
+    blocks: Count
+    names: tuple[str, ...] = ()
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable of the script's that holds memory at the peak, bytes in all of `blocks` pieces. weights: with pieces
+    of the sizes of all parameters, so that it may be a copy of them."""
+
+    name: str
+    bytes: Count
+    blocks: Count
+    weights: bool = False
+
+
+class Stays(msgspec.Struct, frozen=True, kw_only=True):
+    """What each step allocates at a line, and does not give back before another has passed. bytes, blocks: a step.
+    names: of what holds it. graph: of these, a tensor with the graph that made it."""
+
+    where: Frame | None
+    bytes: float
+    blocks: float
+    names: tuple[str, ...] = ()
+    graph: bool = False
+
+
+class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a window at its peak (`memory.usage`).
+
+    peak_bytes: the most that is allocated at once; step, phase: in which. parts: of the peak, the largest first. lines:
+    the same, by line, as far as that is known. holders: variables that hold some of it. stays: what the steps leave
+    behind, the most first. grown_bytes: by which what is allocated between steps rises, a step. idle_gradients_bytes:
+    of gradients that lie there through the forward. between_bytes: allocated at the end of the last step. device,
+    source, reserved_bytes, total_bytes, used_bytes, mallocs, retries: as in `MemoryWindow`. free_bytes: the largest
+    free block of the allocator's.
+    """
+
+    device: str
+    source: Literal["allocator", "operations"]
+    peak_bytes: Count
+    step: Count
+    phase: str
+    parts: tuple[MemoryPart, ...] = ()
+    lines: tuple[MemoryLine, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    stays: tuple[Stays, ...] = ()
+    grown_bytes: float = 0.0
+    idle_gradients_bytes: Count = 0
+    between_bytes: Count = 0
+    reserved_bytes: Count = 0
+    free_bytes: Count = 0
+    mallocs: Count = 0
+    retries: Count = 0
+    total_bytes: Count | None = None
+    used_bytes: Count | None = None
+
+    def part(self, category: Category) -> int:
+        """Bytes of a category at the peak."""
+        return next((one.bytes for one in self.parts if one.category == category), 0)
 
 
 class MemorySeries(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hotlap.records.diagnosis import Place
+from hotlap.records.memory import Frame, MemoryUsage
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 
@@ -19,6 +20,11 @@ FULL = 0.85
 """Of the cores, that are kept busy."""
 STARVED_SHARE = 0.05
 """Of the step outside of the model, below which nothing is lost where the host has work ahead for the device."""
+
+
+def framed(frame: Frame | None) -> Place | None:
+    """A frame as a place."""
+    return None if frame is None else Place(file=frame[0], line=frame[1], function=frame[2])
 
 
 def counted(amount: int, thing: str) -> str:
@@ -106,7 +112,8 @@ class Measured:
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are
-    several, and rows of each. rows: of a step, median; None unknown."""
+    several, and rows of each. rows: of a step, median; None unknown. usage: memory of some steps, where it was looked
+    at."""
 
     step_ms: float
     phases: Phases
@@ -129,6 +136,7 @@ class Measured:
     rows: float | None = None
     jump: Jump | None = None
     grown_in: tuple[str, float] = ("", 0.0)
+    usage: MemoryUsage | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

@@ -1,0 +1,57 @@
+"""Memory at the peak of some steps: by category, by line, and what holds it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from hotlap.records.diagnosis import Place
+from hotlap.records.memory import MemoryUsage
+from hotlap.records.sizes import size_text
+
+from .console import Parts, ShareBar, at_place, columns, plain
+
+MOST_LINES: Final = 5
+LEAST: Final = 0.02
+"""Of the peak, from which a category, a line or a variable is shown."""
+
+
+def memory_block(usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
+    """The peak of the steps that were looked at."""
+    when = f"in the {usage.phase} of step {usage.step}" if usage.phase else "as the window begins"
+    yield Text(f"memory: {size_text(usage.peak_bytes)} at the peak, {when}", "bold")
+    yield Parts(_basis(usage), "dim")
+    table = columns("category", "bytes", "share", "", right=("bytes", "share"), wide=("",))
+    for part in usage.parts:
+        share = part.bytes / usage.peak_bytes
+        if share >= LEAST:
+            table.add_row(part.category, size_text(part.bytes), f"{share:.0%}", ShareBar(share, style="magenta"))
+    yield table
+    lines = [one for one in usage.lines[:MOST_LINES] if one.bytes >= LEAST * usage.peak_bytes]
+    if lines:
+        yield Text("lines that allocated it", "bold")
+    for line in lines:
+        where = at_place(Place(file=line.where[0], line=line.where[1], function=line.where[2]), cwd)
+        named = f", as {', '.join(line.names)}" if line.names else ""
+        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}")
+    holders = [one for one in usage.holders if one.bytes >= LEAST * usage.peak_bytes]
+    if holders:
+        yield Text("variables that hold some of it", "bold")
+    for one in holders:
+        yield plain(f"{size_text(one.bytes):>9}  {one.name}" + (f", {one.blocks} tensors" if one.blocks > 1 else ""))
+
+
+def _basis(usage: MemoryUsage) -> Iterator[str]:
+    """What the numbers are of."""
+    yield usage.device
+    yield f"{size_text(usage.between_bytes)} between steps"
+    if usage.source == "operations":
+        yield "results of torch's operations; what one takes inside is not seen"
+        return
+    yield f"the allocator holds {size_text(usage.reserved_bytes)}"
+    if usage.used_bytes and usage.total_bytes:
+        outside = usage.used_bytes - usage.reserved_bytes
+        yield f"{size_text(usage.used_bytes)} of {size_text(usage.total_bytes)} in use on the device"
+        if outside > 0:
+            yield f"{size_text(outside)} of it outside of the allocator (contexts, NCCL, other processes)"
