@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from hotlap.memory.difference import difference
 from hotlap.records.compare import Difference, RunDiff
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import NothingMeasured
@@ -24,13 +25,16 @@ def compare(before: Path, after: Path) -> RunDiff:
     """Of two run folders. Raises RecordError where one is none."""
     one, two = RunFolder(before), RunFolder(after)
     differs, unknown = _differences(one.record, two.record)
+    before_step, after_step = _step(one), _step(two)
+    used = [None if step is None else step.memory for step in (before_step, after_step)]
     return RunDiff(
         before=str(before),
         after=str(after),
-        before_step=_step(one),
-        after_step=_step(two),
+        before_step=before_step,
+        after_step=after_step,
         differs=tuple(differs),
         unknown=tuple(unknown),
+        memory=difference(used[0], used[1], one.record.cwd, two.record.cwd) if used[0] and used[1] else None,
     )
 
 

@@ -10,15 +10,17 @@ from typing import Final
 import msgspec
 
 from hotlap import __version__
+from hotlap.memory.timeline import timeline
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.errors import RecordError, missing_named
+from hotlap.records.memory import MemoryTimeline
 from hotlap.records.page import Artefact, Curve, Page, Snippet
 from hotlap.records.profile import Profile
 from hotlap.records.run import Step
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.records.trace import RankTrace, TraceReport
 from hotlap.records.tune import Trial, Tune
-from hotlap.runs.folder import RunFolder, TuneFolder
+from hotlap.runs.folder import RankFolder, RunFolder, TuneFolder
 
 from .advise import panel
 from .series import series, thinned
@@ -86,11 +88,18 @@ def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
         problems=tuple(run.problems)[:100],
         steps=series(folder, max(LEAST_POINTS, MOST_POINTS // max(1, len(ranks))))[:MOST_RANKS],
         telemetry=_fewer(run.telemetry),
+        memory=_memory(ranks[0]) if ranks else None,
+        memory_series=ranks[0].memory_series if ranks else None,
         traces=traces,
         artefacts=tuple(_run_artefacts(run)),
     )
     findings = diagnosis.findings if diagnosis else ()
     return _with_source(page, findings, Path(record.cwd), record.started) if source else page
+
+
+def _memory(rank: RankFolder) -> MemoryTimeline | None:
+    window = rank.memory()
+    return None if window is None else timeline(window)
 
 
 def _fewer(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:

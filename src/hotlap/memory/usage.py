@@ -9,7 +9,7 @@ activation; what ends in the phase that made it is a temporary.
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
 from hotlap.records.memory import (
@@ -24,18 +24,21 @@ from hotlap.records.memory import (
     MemoryPart,
     MemoryUsage,
     MemoryWindow,
+    ModuleMemory,
     Owner,
     Stays,
 )
 
 ALLOC, FREE = ACTIONS.index("alloc"), ACTIONS.index("free")
-RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "outputs", "held")
+RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "inputs", "outputs", "held")
 """Of owners of the same memory the first counts."""
 LASTING: Final = frozenset({"parameters", "optimizer state", "gradients", "buffers", "graph pools"})
 """May outlive their step."""
 FED: Final = frozenset({"data", "h2d"})
 NAMED: Final = 3
 HOLDERS: Final = 8
+MODULES: Final = 16
+"""At most: of more that are told apart by two parts of their names, the first part alone is told."""
 
 
 class Life(NamedTuple):
@@ -51,8 +54,8 @@ class Life(NamedTuple):
 
 def usage(window: MemoryWindow) -> MemoryUsage:
     """Of a window. Numbers in it that make no sense are passed over."""
-    lives, peak, peak_bytes = _lives(window)
-    told = _Told(window)
+    lives, peak, peak_bytes = lives_of(window)
+    told = Told(window)
     alive = [one for one in lives if one.begun < peak and (one.ended is None or one.ended >= peak)]
     sizes: dict[Category, int] = defaultdict(int)
     lines: dict[tuple[Frame, Category], list[Life]] = defaultdict(list)
@@ -72,10 +75,11 @@ def usage(window: MemoryWindow) -> MemoryUsage:
         parts=tuple(MemoryPart(category=c, bytes=b) for c, b in sorted(sizes.items(), key=lambda one: -one[1]) if b),
         lines=tuple(sorted((_line(told, *key, lives) for key, lives in lines.items()), key=lambda one: -one.bytes)),
         holders=tuple(_holders(told, alive)),
+        modules=tuple(_modules(told, alive)),
         stays=tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes)),
         grown_bytes=_grown(told, lives),
         idle_gradients_bytes=_idle_gradients(told, lives),
-        between_bytes=sum(window.blocks.bytes) + max(0, rounding),
+        between_bytes=max(0, sum(window.blocks.bytes)) + max(0, rounding),
         reserved_bytes=window.reserved_bytes,
         free_bytes=max((one.free for one in window.segments), default=0),
         mallocs=window.mallocs,
@@ -87,28 +91,26 @@ def usage(window: MemoryWindow) -> MemoryUsage:
     )
 
 
-def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
+def lives_of(window: MemoryWindow) -> tuple[list[Life], int, int]:
     """All allocations, the number of events at the peak, and its bytes."""
     blocks, events = window.blocks, window.events
     graphs = {at for at, segment in enumerate(window.segments) if segment.graph}
     segments = blocks.segments or (-1,) * len(blocks.addresses)
-    rows = zip(blocks.addresses, blocks.bytes, blocks.stacks, segments, strict=False)
+    at_end = zip(blocks.addresses, blocks.bytes, blocks.stacks, segments, strict=False)
     live: dict[int, tuple[int, int, int | None, bool]] = {
-        address: (size, stack, None, at in graphs) for address, size, stack, at in rows
+        address: (size, stack, None, at in graphs) for address, size, stack, at in at_end if size > 0
     }
     total = sum(size for size, *_ in live.values())
     lives: list[Life] = []
-    count = len(events.actions)
-    peak, most = count, total
-    columns = (events.actions, events.addresses, events.bytes, events.stacks)
-    for number, (action, address, size, stack) in zip(
-        range(count - 1, -1, -1), zip(*(reversed(one) for one in columns), strict=False), strict=False
-    ):
+    rows = list(zip(events.actions, events.addresses, events.bytes, events.stacks, events.times, strict=False))
+    peak, most = len(rows), total
+    for number in range(len(rows) - 1, -1, -1):
+        action, address, size, stack, _ = rows[number]
         if action == ALLOC and address in live:
             held, known, ended, graph = live.pop(address)
             lives.append(Life(address, held, stack if stack >= 0 else known, number, ended, graph))
             total -= held
-        elif action == FREE and address not in live:
+        elif action == FREE and address not in live and size > 0:
             live[address] = (size, stack, number, False)
             total += size
         if total > most:
@@ -117,7 +119,7 @@ def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
     return lives, peak, most
 
 
-class _Told:
+class Told:
     """What a window tells of its allocations."""
 
     def __init__(self, window: MemoryWindow) -> None:
@@ -188,7 +190,7 @@ def _intervals(phases: Sequence[str], steps: Sequence[int]) -> list[int]:
     return numbers
 
 
-def _names(told: _Told, lives: Iterable[Life]) -> tuple[str, ...]:
+def _names(told: Told, lives: Iterable[Life]) -> tuple[str, ...]:
     """Of what holds them, the largest first."""
     found: dict[str, int] = defaultdict(int)
     for life in lives:
@@ -197,12 +199,12 @@ def _names(told: _Told, lives: Iterable[Life]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda one: -found[one])[:NAMED])
 
 
-def _line(told: _Told, where: Frame, category: Category, lives: list[Life]) -> MemoryLine:
+def _line(told: Told, where: Frame, category: Category, lives: list[Life]) -> MemoryLine:
     size = sum(one.bytes for one in lives)
     return MemoryLine(where=where, category=category, bytes=size, blocks=len(lives), names=_names(told, lives))
 
 
-def _holders(told: _Told, alive: Iterable[Life]) -> Iterable[Holder]:
+def _holders(told: Told, alive: Iterable[Life]) -> Iterable[Holder]:
     """Variables that hold memory at the peak which is no parameter's and the like."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for life in alive:
@@ -215,17 +217,40 @@ def _holders(told: _Told, alive: Iterable[Life]) -> Iterable[Holder]:
         yield Holder(name=name, bytes=sum(sizes[name]), blocks=len(sizes[name]), weights=copies)
 
 
-def _grown(told: _Told, lives: Iterable[Life]) -> float:
+def _modules(told: Told, alive: Iterable[Life]) -> Iterable[ModuleMemory]:
+    """Parameters and what goes with them by module: the first two parts of its name beyond what all names have."""
+    sizes: dict[tuple[str, ...], Counter[Category]] = defaultdict(Counter)
+    for life in alive:
+        owner = told.owner(life)
+        if owner is not None and owner.category in LASTING:
+            # A parameter of no module stands by its own name.
+            path = owner.name.rpartition(" of ")[2].split(".")
+            sizes[tuple(path[:-1] or path)][owner.category] += life.bytes
+    ends = zip(min(sizes, default=()), max(sizes, default=()), strict=False)
+    common = len(list(takewhile(lambda two: two[0] == two[1], ends)))
+    found: dict[str, Counter[Category]] = {}
+    for parts in (2, 1):
+        if not found or len(found) > MODULES:
+            found = defaultdict(Counter)
+            for names, by_category in sizes.items():
+                found[".".join(names[: common + parts])].update(by_category)
+    for name, of in sorted(found.items(), key=lambda one: -one[1].total())[:MODULES]:
+        told_parts = tuple(MemoryPart(category=category, bytes=size) for category, size in of.most_common())
+        yield ModuleMemory(name=name, bytes=of.total(), parts=told_parts)
+
+
+def _grown(told: Told, lives: Iterable[Life]) -> float:
     """Bytes a step by which what is allocated at the ends of steps rises, over all of them but the first."""
     ends = [one.time for one in told.marks if one.phase == STEP_END]
     if len(ends) < 2:
         return 0.0
     numbers = [bisect_right(told.times, end) for end in (ends[0], ends[-1])]
-    before, after = (sum(one.bytes for one in lives if one.begun < at <= (one.ended or at)) for at in numbers)
+    there = [[one for one in lives if one.begun < at and (one.ended is None or one.ended >= at)] for at in numbers]
+    before, after = (sum(one.bytes for one in found) for found in there)
     return (after - before) / (len(ends) - 1)
 
 
-def _idle_gradients(told: _Told, lives: Iterable[Life]) -> int:
+def _idle_gradients(told: Told, lives: Iterable[Life]) -> int:
     """Bytes of gradients that live through a whole forward of the last step."""
     last = max((one.step for one in told.marks if one.phase == FORWARD), default=0)
     begins = [one.time for one in told.marks if one.phase == FORWARD and one.step == last]
@@ -237,7 +262,7 @@ def _idle_gradients(told: _Told, lives: Iterable[Life]) -> int:
     return sum(one.bytes for one in through if told.category(one) == "gradients")
 
 
-def _stays(told: _Told, lives: Iterable[Life]) -> Iterable[Stays]:
+def _stays(told: Told, lives: Iterable[Life]) -> Iterable[Stays]:
     """What every step but the last has left, by the line that allocated it, and who holds it at the end."""
     ends = [one.step for one in told.marks if one.phase == STEP_END]
     first = min((one.step for one in told.marks), default=0)

@@ -3,6 +3,7 @@
 import msgspec
 
 from .diagnosis import Diagnosis
+from .memory import MemoryDiff
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +18,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class RunDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs. before, after: folder of the run. before_step, after_step: the run's diagnosis, None where it has none.
     differs: machine, driver, versions, variables, source tree, command and levers, where they are not the same.
-    unknown: what only one of the two records knows."""
+    unknown: what only one of the two records knows. memory: where both were run with `--memory`."""
 
     before: str
     after: str
@@ -25,3 +26,4 @@ class RunDiff(msgspec.Struct, frozen=True, kw_only=True):
     after_step: Diagnosis | None
     differs: tuple[Difference, ...]
     unknown: tuple[str, ...] = ()
+    memory: MemoryDiff | None = None

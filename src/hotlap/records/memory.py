@@ -172,6 +172,15 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     weights: bool = False
 
 
+class ModuleMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory at the peak of a module's parameters, and of their gradients, optimizer state and buffers. name: the first
+    parts of its dotted name. bytes: of all; parts: by category, the largest first."""
+
+    name: str
+    bytes: Count
+    parts: tuple[MemoryPart, ...]
+
+
 class Stays(msgspec.Struct, frozen=True, kw_only=True):
     """What each step allocates at a line, and does not give back before another has passed. bytes, blocks: a step.
     names: of what holds it. graph: of these, a tensor with the graph that made it."""
@@ -187,7 +196,8 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a window at its peak (`memory.usage`).
 
     peak_bytes: the most that is allocated at once; step, phase: in which. parts: of the peak, the largest first. lines:
-    the same, by line, as far as that is known. holders: variables that hold some of it. stays: what the steps leave
+    the same, by line, as far as that is known. holders: variables that hold some of it. modules: whose parameters and
+    what goes with them are in it, the largest first. stays: what the steps leave
     behind, the most first. grown_bytes: by which what is allocated between steps rises, a step. idle_gradients_bytes:
     of gradients that lie there through the forward. between_bytes: allocated at the end of the last step. device,
     source, reserved_bytes, total_bytes, used_bytes, mallocs, retries: as in `MemoryWindow`. free_bytes: the largest
@@ -202,6 +212,7 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[MemoryPart, ...] = ()
     lines: tuple[MemoryLine, ...] = ()
     holders: tuple[Holder, ...] = ()
+    modules: tuple[ModuleMemory, ...] = ()
     stays: tuple[Stays, ...] = ()
     grown_bytes: float = 0.0
     idle_gradients_bytes: Count = 0
@@ -216,6 +227,44 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     def part(self, category: Category) -> int:
         """Bytes of a category at the peak."""
         return next((one.bytes for one in self.parts if one.category == category), 0)
+
+
+class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Allocated memory over a window (`memory.timeline`), thinned out so that its highest and lowest points stay.
+    times: ns from its first event or mark. categories: those of which most is there always first; bytes: of each of them,
+    at each time, without the allocator's rounding. marks: phases that begin and steps that end, by the same times; of many, the ends of steps
+    alone."""
+
+    times: Numbers
+    categories: tuple[Category, ...]
+    bytes: tuple[Numbers, ...]
+    marks: tuple[Mark, ...] = ()
+
+
+class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory at the peaks of two runs, bytes: of one category; where: that this line allocated, as the run after has it
+    (None: of the whole category)."""
+
+    category: Category
+    before_bytes: Count
+    after_bytes: Count
+    where: Frame | None = None
+
+    @property
+    def more(self) -> int:
+        """Bytes that the run after has more."""
+        return self.after_bytes - self.before_bytes
+
+
+class MemoryDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What made the difference in memory between two runs. before_bytes, after_bytes: at the peaks of the steps that
+    `--memory` looked at. categories: that differ, which add up to the difference; lines: that differ. The largest
+    difference comes first."""
+
+    before_bytes: Count
+    after_bytes: Count
+    categories: tuple[MemoryChange, ...] = ()
+    lines: tuple[MemoryChange, ...] = ()
 
 
 class MemorySeries(msgspec.Struct, frozen=True, kw_only=True):

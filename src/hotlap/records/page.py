@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from .diagnosis import Clock, Diagnosis, Place
+from .memory import MemorySeries, MemoryTimeline
 from .profile import Profile
 from .run import Facts, Phases, Problem, Run
 from .telemetry import TelemetrySample
@@ -61,7 +62,8 @@ class Artefact(msgspec.Struct, frozen=True, kw_only=True):
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """All that a page shows. Of run, traces and tune at least one is there. folder: what was reported on; why_none: why
-    there is no verdict; advice: the document of `hotlap advise`."""
+    there is no verdict; advice: the document of `hotlap advise`. memory, memory_series: of the first rank, over the
+    steps that `--memory` looked at and over the run."""
 
     version: int = 1
     title: str
@@ -76,6 +78,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     steps: tuple[RankSteps, ...] = ()
     telemetry: tuple[TelemetrySample, ...] = ()
+    memory: MemoryTimeline | None = None
+    memory_series: MemorySeries | None = None
     traces: TraceReport | None = None
     tune: Tune | None = None
     curves: tuple[Curve, ...] = ()

@@ -9,6 +9,7 @@ from rich.text import Text
 from ..records.compare import RunDiff
 from ..records.diagnosis import Diagnosis
 from .console import Parts, Screen, Tabled, columns, labelled, plain
+from .memory_screen import difference_block
 from .run_screen import headline
 
 NOT_SET: Final = "not set"
@@ -20,6 +21,7 @@ def compare_screen(found: RunDiff) -> RenderableType:
         labelled([("before", _step(found.before, found.before_step)), ("after", _step(found.after, found.after_step))]),
         plain("one run each, so the difference may have other causes; only hotlap tune proves a gain", "dim"),
         Text(),
+        *(() if found.memory is None else (*difference_block(found.memory), Text())),
         *_differences(found),
         labelled(("unknown", plain(text)) for text in found.unknown),
     )

@@ -1,16 +1,17 @@
 """Memory at the peak of some steps: by category, by line, and what holds it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from hotlap.records.diagnosis import Place
-from hotlap.records.memory import MemoryUsage
+from hotlap.records.diagnosis import framed
+from hotlap.records.memory import MemoryChange, MemoryDiff, MemoryUsage
 from hotlap.records.sizes import size_text
 
-from .console import Parts, ShareBar, at_place, columns, plain
+from .console import Parts, ShareBar, Tabled, at_place, columns, place_text, plain
 
 MOST_LINES: Final = 5
 LEAST: Final = 0.02
@@ -32,9 +33,12 @@ def memory_block(usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
     if lines:
         yield Text("lines that allocated it", "bold")
     for line in lines:
-        where = at_place(Place(file=line.where[0], line=line.where[1], function=line.where[2]), cwd)
         named = f", as {', '.join(line.names)}" if line.names else ""
-        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}")
+        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {at_place(framed(line.where), cwd)}")
+    if 1 < len(usage.modules) <= MOST_LINES:
+        yield Text("modules, with gradients and optimizer state", "bold")
+        for module in usage.modules:
+            yield plain(f"{size_text(module.bytes):>9}  {module.name}")
     holders = [one for one in usage.holders if one.bytes >= LEAST * usage.peak_bytes]
     if holders:
         yield Text("variables that hold some of it", "bold")
@@ -55,3 +59,26 @@ def _basis(usage: MemoryUsage) -> Iterator[str]:
         yield f"{size_text(usage.used_bytes)} of {size_text(usage.total_bytes)} in use on the device"
         if outside > 0:
             yield f"{size_text(outside)} of it outside of the allocator (contexts, NCCL, other processes)"
+
+
+def difference_block(found: MemoryDiff) -> Iterator[RenderableType]:
+    """What made the difference between two peaks."""
+    more = found.after_bytes - found.before_bytes
+    exact = f"{abs(more):,} bytes {'more' if more > 0 else 'less'}" if more else "the same to the byte"
+    yield plain(
+        f"memory at the peak: {size_text(found.before_bytes)} before, {size_text(found.after_bytes)} after, {exact}",
+        "bold",
+    )
+    for title, changes in (("category", found.categories), ("line", found.lines[:MOST_LINES])):
+        if changes:
+            yield Tabled(_changes(title, changes))
+
+
+def _changes(title: str, changes: Sequence[MemoryChange]) -> Table:
+    table = columns(title, "before", "after", "change", right=("before", "after", "change"), wide=(title,))
+    for one in changes:
+        named = one.category if one.where is None else f"{place_text(framed(one.where))}, {one.category}"
+        sign = "+" if one.more > 0 else "−"
+        sizes = size_text(one.before_bytes), size_text(one.after_bytes), f"{sign}{size_text(abs(one.more))}"
+        table.add_row(plain(named), *sizes)
+    return table

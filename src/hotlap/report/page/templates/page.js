@@ -14,12 +14,14 @@ const hotlap = (() => {
     "device:compute": C.blue, "device:communication": C.pink, "device:copy": C.green, "device:idle": C.gray,
     "idle:input": C.orange, "idle:launch": C.sky, "idle:sync": C.red, "idle:python": C.yellow, "idle:communication": C.pink,
     "idle:allocator": C.green, "idle:copy": C.blue, "idle:between kernels": "#c4c8cc", "idle:profiler": C.dark, "idle:unknown": C.gray,
+    "memory:parameters": C.blue, "memory:buffers": C.sky, "memory:gradients": C.orange, "memory:optimizer state": C.green, "memory:inputs": C.yellow,
+    "memory:outputs": C.pink, "memory:activations": C.red, "memory:temporaries": C.gray, "memory:held": C.dark,
   };
   const HOST = {op: C.sky, "launch call": C.blue, wait: C.red, allocation: C.green, "host call": C.gray, python: C.yellow};
 
   function colour(kind) {
     if (kind.startsWith("idle: ")) return PARTS["idle:" + kind.slice(6)];
-    return HOST[kind] || PARTS["phase:" + kind] || PARTS["device:" + kind] || C.gray;
+    return HOST[kind] || PARTS["phase:" + kind] || PARTS["device:" + kind] || PARTS["memory:" + kind] || C.gray;
   }
   const light = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);   // relative luminance, WCAG 2
