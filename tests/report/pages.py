@@ -6,6 +6,17 @@ import msgspec
 
 from hotlap.diagnose.advise import panel
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.memory import (
+    Holder,
+    Mark,
+    MemoryLine,
+    MemoryPart,
+    MemorySeries,
+    MemoryTimeline,
+    MemoryUsage,
+    ModuleMemory,
+    Stays,
+)
 from hotlap.records.page import Artefact, Curve, Page, RankSteps, Snippet
 from hotlap.records.peaks import Peaks
 from hotlap.records.run import (
@@ -63,6 +74,42 @@ FINDINGS = (
     Finding(id="sync", bound="sync", share=0.02, cost_ms=4.25, title=".item()", where=WHERE, evidence="1 a step"),
     Finding(id="launch", bound="launch", share=0.01, cost_ms=2.0, title="launches", evidence="many"),
 )
+USAGE = MemoryUsage(
+    device="cuda:0",
+    source="allocator",
+    peak_bytes=1000 << 20,
+    step=23,
+    phase="backward",
+    parts=(
+        MemoryPart(category="activations", bytes=700 << 20),
+        MemoryPart(category="parameters", bytes=200 << 20),
+        MemoryPart(category="held", bytes=90 << 20),
+        MemoryPart(category="rounding", bytes=10 << 20),
+    ),
+    lines=(
+        MemoryLine(where=("/home/u/proj/net.py", 7, "Net.forward"), category="activations", bytes=650 << 20, blocks=12),
+        MemoryLine(where=("/lib/x.py", 1, "f"), category="held", bytes=90 << 20, blocks=3, names=("best[…]",)),
+    ),
+    holders=(Holder(name="best[…]", bytes=90 << 20, blocks=3, weights=True), Holder(name="x", bytes=5, blocks=1)),
+    modules=(
+        ModuleMemory(name="net.body", bytes=150 << 20, parts=(MemoryPart(category="parameters", bytes=150 << 20),)),
+        ModuleMemory(name="net.head", bytes=50 << 20, parts=(MemoryPart(category="parameters", bytes=50 << 20),)),
+    ),
+    stays=(Stays(where=("/home/u/proj/train.py", 44, "main"), bytes=20480.0, blocks=1.5, names=("kept",), graph=True),),
+    grown_bytes=20480.0,
+    idle_gradients_bytes=33 << 20,
+    between_bytes=300 << 20,
+    reserved_bytes=1500 << 20,
+    free_bytes=77 << 20,
+    total_bytes=80 << 30,
+    used_bytes=2000 << 20,
+)
+MEMORY_TIMELINE = MemoryTimeline(
+    times=(0, 2 * MS, 5 * MS, 9 * MS),
+    categories=("parameters", "activations"),
+    bytes=((200 << 20,) * 4, (0, 300 << 20, 700 << 20, 0)),
+    marks=(Mark(0, "forward", 23), Mark(4 * MS, "backward", 23), Mark(9 * MS, "step end", 24)),
+)
 DIAGNOSIS = Diagnosis(
     mode="train",
     bound="input",
@@ -80,6 +127,7 @@ DIAGNOSIS = Diagnosis(
     device="cuda",
     device_name="NVIDIA H100",
     unknown=("step time is not steady",),
+    memory=USAGE,
 )
 ENVIRONMENT = Environment(
     hotlap="0.1.0",
@@ -324,6 +372,10 @@ RUN_PAGE = Page(
         )
         for i in range(20)
     ),
+    memory=MEMORY_TIMELINE,
+    memory_series=MemorySeries(
+        steps=(1, 2, 3), allocated=(9 << 20, 11 << 20, 13 << 20), reserved=(20 << 20,) * 3, resident=(0, 0, 0)
+    ),
     snippets=(Snippet(where=WHERE, first=39, lines=tuple(f"    line {n} <b>" for n in range(39, 45)), changed=True),),
     artefacts=(
         Artefact(kind="trace", path="/r/trace.json.gz", bytes=9000),
@@ -401,6 +453,8 @@ def hostile(value: Any) -> Any:
             item = getattr(value, name)
             changed[name] = HOSTILE if name in free and item is not None else hostile(item)
         return msgspec.structs.replace(value, **changed)
+    if isinstance(value, tuple) and [type(item) for item in value] == [str, int, str]:  # a frame
+        return HOSTILE, value[1], HOSTILE
     if isinstance(value, tuple):
         texts = all(isinstance(item, str) for item in value) and not set(value) & {"warm-up", "steady"}
         return tuple(HOSTILE if texts and item else hostile(item) for item in value)

@@ -101,7 +101,7 @@ def test_hostile_run_page(browser: Browser, folder: Path, tmp_path: Path) -> Non
     assert {DIAGNOSIS.step_ms, DIAGNOSIS.throughput} <= set(values(browser, "verdict"))
     assert {0.61, 125.5, 0.35} <= set(values(browser, "findings"))
     browser.draw_all()
-    assert browser.run("return document.querySelectorAll('.chart:not([hidden]) .main-svg:first-child').length") == 6
+    assert browser.run("return document.querySelectorAll('.chart:not([hidden]) .main-svg:first-child').length") == 9
     ((x, y), *marked) = browser.run(DRAWN, "steps", "times")
     assert x == list(RUN_PAGE.steps[0].step)
     steady = [i for i, mark in enumerate(RUN_PAGE.steps[0].mark) if mark == "steady"]
@@ -109,12 +109,30 @@ def test_hostile_run_page(browser: Browser, folder: Path, tmp_path: Path) -> Non
     assert [len(points) for points, _ in marked[:3]] == [1, 5, 2]  # outlier, warm-up, left out
     points = browser.run(DRAWN, "roofline", "roof")
     assert any(1000.0 in x for x, _ in points)
+    *stacked, (times, total) = browser.run(DRAWN, "memory", "window")
+    assert times == [0, 2, 5, 9] and total == [200, 500, 900, 200]
+    assert [y for _, y in stacked] == [[200] * 4, [0, 300, 700, 0]]
+    assert [y for _, y in browser.run(DRAWN, "memory", "series")] == [[9, 11, 13], [20, 20, 20]]
     top = "return document.querySelector('#steps [data-chart=times]').layout.yaxis.range"
     assert browser.run(top) == [0, pytest.approx(max(RUN_PAGE.steps[0].ms[5:]) * 1.15)]
     browser.run("document.querySelector('#steps [data-control=scale]').click()")
     assert browser.run(top)[1] > 1000
     assert phone_width(browser) <= 390
     silent(browser, alone)
+
+
+def test_tiles_of_memory(run_page: Browser) -> None:
+    run_page.draw_all()
+    script = (
+        "const t = document.querySelector('#memory [data-chart=tiles]').data[0]; return [t.labels, t.parents, t.text]"
+    )
+    labels, parents, texts = run_page.run(script)
+    assert labels[:2] == ["activations", "net.py:7 in Net.forward"] and parents[:2] == ["", "0"]
+    assert labels[2:5] == ["parameters", "net.body", "net.head"] and texts[2:5] == ["200 MiB", "150 MiB", "50.0 MiB"]
+    shown = (
+        "return [...document.querySelectorAll('#memory [data-chart=tiles] .slicetext')].map((one) => one.textContent)"
+    )
+    assert any(text.startswith("activations") for text in run_page.run(shown))
 
 
 def test_hostile_tune_page(browser: Browser, folder: Path) -> None:

@@ -19,7 +19,7 @@ from hotlap.report.page import findings, plotly_source, ranks, render, roofline,
 from hotlap.report.page.render import embedded
 from hotlap.report.page.text import TERMS, term
 
-from .pages import DIAGNOSIS, FINDINGS, HOSTILE, RUN_PAGE, TRACE_PAGE, TUNE, TUNE_PAGE, advised, hostile
+from .pages import DIAGNOSIS, FINDINGS, HOSTILE, RUN_PAGE, TRACE_PAGE, TUNE, TUNE_PAGE, USAGE, advised, hostile
 
 PAGES = {"run": RUN_PAGE, "tune": TUNE_PAGE, "trace": TRACE_PAGE}
 each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
@@ -91,6 +91,12 @@ def test_run_shows_its_numbers() -> None:
     assert "changed after the run" in page.texts["findings"]
     assert {1.0, 9.0, 200.0, 150.0} <= set(page.values["ranks"])
     assert {3 << 30, 5 << 30, 2 << 30} <= set(page.values["memory"])
+    assert {one.bytes for one in (*USAGE.parts, *USAGE.lines, *USAGE.holders, *USAGE.modules, *USAGE.stays)} | {
+        USAGE.peak_bytes, USAGE.between_bytes, USAGE.reserved_bytes, USAGE.idle_gradients_bytes,
+    } <= set(page.values["memory"])  # fmt: skip
+    for said in ("in the backward of step 23", "net.py:7 in Net.forward", "best[…] as large as all weights"):
+        assert said in page.texts["memory"]
+    assert "kept with the graph that made it" in page.texts["memory"] and "train.py:44 in main" in page.texts["memory"]
     assert "python train.py --lr 3e-4" in page.texts["environment"]
     assert "/r/trace.json.gz" in page.texts["links"] and "/r/m.pickle" in page.texts["links"]
     assert "step time is not steady" in page.texts["verdict"] and "it broke" in page.texts["verdict"]

@@ -1,6 +1,5 @@
 """What made the difference in memory between two runs."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -29,7 +28,7 @@ def _largest_first(changes: list[MemoryChange]) -> tuple[MemoryChange, ...]:
 
 
 def _by_line(used: MemoryUsage, cwd: str) -> dict[Line, int]:
-    inside = os.path.join(cwd, "")  # "" of none
+    inside = f"{cwd.rstrip('/')}/" if cwd else ""
     return {((one.where[0].removeprefix(inside), *one.where[1:]), one.category): one.bytes for one in used.lines}
 
 

@@ -9,7 +9,7 @@ activation; what ends in the phase that made it is a temporary.
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 from typing import Final, NamedTuple
 
 from hotlap.records.memory import (
@@ -250,16 +250,28 @@ def _grown(told: Told, lives: Iterable[Life]) -> float:
     return (after - before) / (len(ends) - 1)
 
 
-def _idle_gradients(told: Told, lives: Iterable[Life]) -> int:
-    """Bytes of gradients that live through a whole forward of the last step."""
+def _idle_gradients(told: Told, lives: Sequence[Life]) -> int:
+    """Bytes of gradients of an earlier step that are still there at the highest point of the last step's forward."""
     last = max((one.step for one in told.marks if one.phase == FORWARD), default=0)
     begins = [one.time for one in told.marks if one.phase == FORWARD and one.step == last]
     backwards = [one.time for one in told.marks if one.phase == BACKWARD and one.step == last]
     if not begins or not backwards or backwards[0] < begins[0]:
         return 0
-    first, end = bisect_right(told.times, begins[0]), bisect_right(told.times, max(begins[0], backwards[0]))
-    through = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= end - 1)]
-    return sum(one.bytes for one in through if told.category(one) == "gradients")
+    first, end = (bisect_right(told.times, one) for one in (begins[0], backwards[0]))
+    highest = first + _highest(lives, first, end)
+    old = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= highest)]
+    return sum(one.bytes for one in old if told.category(one) == "gradients")
+
+
+def _highest(lives: Iterable[Life], first: int, end: int) -> int:
+    """Of the events from one on to another, after how many of them most is allocated."""
+    changes = [0] * max(1, end - first + 1)
+    for life in lives:
+        for number, size in ((life.begun, life.bytes), (life.ended, -life.bytes)):
+            if number is not None and first <= number < end:
+                changes[number - first + 1] += size
+    totals = list(accumulate(changes))
+    return totals.index(max(totals))
 
 
 def _stays(told: Told, lives: Iterable[Life]) -> Iterable[Stays]:

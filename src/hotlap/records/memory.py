@@ -78,7 +78,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A phase begins, or a step ends (`step end`). time: ns since the epoch. step: that is running, or ends."""
+    """A phase begins, or a step ends (`step end`). time: ns since the epoch. step: that runs from here on."""
 
     time: int
     phase: str
@@ -197,11 +197,11 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     peak_bytes: the most that is allocated at once; step, phase: in which. parts: of the peak, the largest first. lines:
     the same, by line, as far as that is known. holders: variables that hold some of it. modules: whose parameters and
-    what goes with them are in it, the largest first. stays: what the steps leave
-    behind, the most first. grown_bytes: by which what is allocated between steps rises, a step. idle_gradients_bytes:
-    of gradients that lie there through the forward. between_bytes: allocated at the end of the last step. device,
-    source, reserved_bytes, total_bytes, used_bytes, mallocs, retries: as in `MemoryWindow`. free_bytes: the largest
-    free block of the allocator's.
+    what goes with them are in it, the largest first. stays: what the steps leave behind, the most first. grown_bytes:
+    by which what is allocated between steps rises, a step. idle_gradients_bytes: of gradients of the step before, at
+    the highest point of the forward. between_bytes: allocated at the end of the last step. device, source,
+    reserved_bytes, total_bytes, used_bytes, mallocs, retries: as in `MemoryWindow`. free_bytes: the largest free block
+    of the allocator's.
     """
 
     device: str
@@ -231,9 +231,9 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """Allocated memory over a window (`memory.timeline`), thinned out so that its highest and lowest points stay.
-    times: ns from its first event or mark. categories: those of which most is there always first; bytes: of each of them,
-    at each time, without the allocator's rounding. marks: phases that begin and steps that end, by the same times; of many, the ends of steps
-    alone."""
+    times: ns from its first event or mark. categories: those of which most is there always first; bytes: of each of
+    them, at each time, without the allocator's rounding. marks: phases that begin and steps that end, by the same
+    times; of many, the ends of steps alone."""
 
     times: Numbers
     categories: tuple[Category, ...]
