@@ -21,11 +21,11 @@ LEAST: Final = 0.02
 def memory_block(usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
     """The peak of the steps that were looked at."""
     when = f"in the {usage.phase} of step {usage.step}" if usage.phase else "as the window begins"
-    yield Text(f"memory: {size_text(usage.peak_bytes)} at the peak, {when}", "bold")
+    yield plain(f"memory: {size_text(usage.peak_bytes)} at the peak, {when}", "bold")
     yield Parts(_basis(usage), "dim")
     table = columns("category", "bytes", "share", "", right=("bytes", "share"), wide=("",))
     for part in usage.parts:
-        share = part.bytes / usage.peak_bytes
+        share = part.bytes / max(1, usage.peak_bytes)
         if share >= LEAST:
             table.add_row(part.category, size_text(part.bytes), f"{share:.0%}", ShareBar(share, style="magenta"))
     yield table
