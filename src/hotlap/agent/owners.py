@@ -31,6 +31,8 @@ OURS: Final = 3
 LEAVES: Final = (str, bytes, int, float, bool, complex, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType,
                  CodeType, FrameType, type(None))  # fmt: skip
 
+SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
+
 
 def of_models(agent: "Agent") -> Iterator[tuple[str, str, Any]]:
     """Category, name and tensor of parameters, gradients, buffers and optimizers' state."""
@@ -75,10 +77,11 @@ def of_variables(frame: FrameType | None, places: Places, deepest: int = DEEPEST
     seen: set[int] = set()
     while todo and len(seen) < MOST_LOOKED_AT:
         name, value, depth = todo.popleft()
-        if isinstance(value, LEAVES) or id(value) in seen:
+        kind = type(value)  # what it says itself to be, by `__class__`, may be code of the script's
+        if issubclass(kind, LEAVES) or id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, torch.Tensor):
+        if issubclass(kind, torch.Tensor):
             yield name, value
         elif depth < deepest:
             todo.extend((inner, one, depth + 1) for inner, one in _inside(name, value))
@@ -98,8 +101,8 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if issubclass(kind, dict):
         yield from ((f"{name}[{key!r}]" if isinstance(key, str) else f"{name}[…]", one) for key, one in _items(value))
-    elif issubclass(kind, (list, tuple, set, frozenset, deque)):
-        yield from ((f"{name}[…]", one) for one in list(value))
+    elif (plain := next((one for one in SEQUENCES if issubclass(kind, one)), None)) is not None:
+        yield from ((f"{name}[…]", one) for one in list(plain.__iter__(value)))
     else:
         held = _attributes(value)
         # A module's own dictionaries, by the names under which the script knows what is in them.
