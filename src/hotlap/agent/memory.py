@@ -116,6 +116,7 @@ class Memory:
             del alive
         self._begin()
         self._own()
+        self.phase(self.agent.timeline.stack[-1])
         first = self.agent.recorder.index + 1
         self.looking = True
         try:

@@ -6,11 +6,11 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from hotlap.records.diagnosis import Place
+from hotlap.records.diagnosis import framed
 from hotlap.records.memory import MemoryUsage
 from hotlap.records.sizes import size_text
 
-from .console import Parts, ShareBar, at_place, columns, plain
+from .console import Parts, ShareBar, at_place, columns, place_text, plain
 
 MOST_LINES: Final = 5
 LEAST: Final = 0.02
@@ -32,9 +32,10 @@ def memory_block(usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
     if lines:
         yield Text("lines that allocated it", "bold")
     for line in lines:
-        where = at_place(Place(file=line.where[0], line=line.where[1], function=line.where[2]), cwd)
+        where = at_place(framed(line.where), cwd)
         named = f", as {', '.join(line.names)}" if line.names else ""
-        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}")
+        inside = f", inside of it {place_text(framed(line.inside))}" if line.inside else ""
+        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}{inside}")
     holders = [one for one in usage.holders if one.bytes >= LEAST * usage.peak_bytes]
     if holders:
         yield Text("variables that hold some of it", "bold")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hotlap.records.diagnosis import Place
-from hotlap.records.memory import Frame, MemoryUsage
+from hotlap.records.memory import MemoryUsage
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 
@@ -20,11 +20,6 @@ FULL = 0.85
 """Of the cores, that are kept busy."""
 STARVED_SHARE = 0.05
 """Of the step outside of the model, below which nothing is lost where the host has work ahead for the device."""
-
-
-def framed(frame: Frame | None) -> Place | None:
-    """A frame as a place."""
-    return None if frame is None else Place(file=frame[0], line=frame[1], function=frame[2])
 
 
 def counted(amount: int, thing: str) -> str:

@@ -1,10 +1,10 @@
 """Each step leaves memory behind."""
 
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import Finding, framed
 from hotlap.records.memory import Stays
 from hotlap.records.sizes import size_text
 
-from ._base import Measured, framed
+from ._base import Measured
 
 LEAST_BYTES = 1024
 """A step: what grows by less takes a million steps for a GiB."""
