@@ -1,0 +1,1 @@
+"""What memory is used for: at the peak, and what stays behind."""
