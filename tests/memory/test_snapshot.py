@@ -183,7 +183,7 @@ def test_names_are_cut_and_stacks_too(tmp_path: Path) -> None:
         (lambda s: s["segments"][0]["blocks"][0].pop("state"), "a block has no state"),
         (lambda s: s["segments"][0]["blocks"][0].update(size=True), "a field `size` is a bool"),
         (lambda s: s["segments"][0]["blocks"][0].update(frames=7), "its frames are no list"),
-        (lambda s: s["segments"][0]["blocks"][0].update(frames=[7]), "a frame has no file or no function"),
+        (lambda s: s["segments"][0]["blocks"][0].update(frames=[7]), "a frame has no file, line or function"),
         (lambda s: s.update(segments={}), "its segments are no list"),
         (lambda s: s["segments"].append([]), "its segments hold what is no dict"),
         (lambda s: s.update(device_traces=7), "its histories are no list"),

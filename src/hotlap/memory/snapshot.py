@@ -9,6 +9,7 @@ unpickler. A process of its own with bounds on memory and processor time is less
 import faulthandler
 import gc
 import multiprocessing
+import os
 import pickle
 import re
 import resource
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -40,8 +42,8 @@ MAX_REASON: Final = 200
 MAX_COLUMNS: Final = 1 << 30
 """Bytes of what comes back."""
 LEAST_MEMORY: Final = 512 << 20
-MEMORY_PER_BYTE: Final = 12
-"""Memory that may be taken for a byte of the file: torch's files take 3 to 5, those of torch 2.0 up to 9."""
+MEMORY_PER_BYTE: Final = 16
+"""Memory that may be taken for a byte of the file: torch's files take 3 to 5, those of torch 2.0 up to 12."""
 LEAST_SECONDS: Final = 60
 BYTES_PER_SECOND: Final = 10 << 20
 """A file may take so much longer; torch's are read at 80 MB/s and more."""
@@ -59,6 +61,8 @@ DRIVER: Final = {
     "segment_free": "release",
     "segment_unmap": "release",
 }
+PLACE: Final = itemgetter("filename", "line", "name")
+"""Of a frame."""
 ALLOCATED: Final = "active_allocated"
 NO_POOL: Final = (0, 0)
 STANDARD: Final = re.compile(r".*?[/\\]lib(?:64)?[/\\]python\d+(?:\.\d+)?t?[/\\]")
@@ -97,7 +101,8 @@ def read_snapshot(path: Path) -> list[MemoryWindow]:
 
 def _bounded(path: Path, memory: int, seconds: int) -> bytes | str:
     """The windows, packed; or what is wrong. Runs in a process of its own, which ends thereafter."""
-    faulthandler.disable()  # a crash is told by the process that waits for it
+    faulthandler.disable()  # what is wrong is told by the process that waits
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     gc.disable()  # it would walk millions of objects again and again, and none of them is garbage
     bound = psutil.Process().memory_info().vms + memory
     for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, bound)):
@@ -131,7 +136,8 @@ def windows(file: BinaryIO) -> list[MemoryWindow]:
     try:
         found = _Plain(file).load()
     except UNREADABLE as error:
-        raise RecordError(f"{error}"[:MAX_REASON] or type(error).__name__) from None
+        reason = " ".join(str(error).split())
+        raise RecordError(reason[:MAX_REASON] or type(error).__name__) from None
     if isinstance(found, list):
         found = {"segments": found}  # of `torch.cuda.memory_snapshot()`
     if not isinstance(found, dict) or not found.keys() & {"segments", "device_traces"}:
@@ -193,7 +199,7 @@ class _Stacks:
 
     def __init__(self) -> None:
         self._frames: dict[Frame, int] = {}
-        self._by_identity: dict[int, int] = {}
+        self._places: dict[tuple[Any, Any, Any], int] = {}
         self._stacks: dict[Numbers, int] = {}
         self._lists: dict[int, int] = {}
         self._shared: dict[bytes, int] = {}
@@ -210,27 +216,30 @@ class _Stacks:
             same = np.fromiter(frames, object, len(frames)).tobytes()  # which objects they are: their addresses
             at = self._shared.get(same)
             if at is None:
-                numbers = tuple(map(self._frame, frames))
-                at = self._shared[same] = self._stacks.setdefault(numbers, len(self._stacks))
+                at = self._shared[same] = self._stack(frames)
             self._lists[id(frames)] = at
         return at
 
-    def _frame(self, frame: Any) -> int:
+    def _stack(self, frames: Sequence[Any]) -> int:
+        try:
+            places = [*map(PLACE, frames)]
+            numbers = [*map(self._places.get, places)]
+        except (LookupError, TypeError):
+            raise RecordError("a frame has no file, line or function") from None
+        found = tuple(self._frame(place) if at is None else at for at, place in zip(numbers, places, strict=True))
+        return self._stacks.setdefault(found, len(self._stacks))
+
+    def _frame(self, place: tuple[Any, Any, Any]) -> int:
         """The number of a Python frame; -1 of C++."""
-        at = self._by_identity.get(id(frame))
-        if at is not None:
-            return at
-        file, function = (frame.get(name) if isinstance(frame, dict) else None for name in ("filename", "name"))
+        file, line, function = place
         if not isinstance(file, str) or not isinstance(function, str):
-            raise RecordError("a frame has no file or no function")
+            raise RecordError("a frame has no file, line or function")
         at = -1
         if file.endswith(".py") or file.startswith("<"):  # others are of C++: `??`, `Copy.cpp`
-            line = frame.get("line")
-            names = (text[:MAX_NAME].encode("utf-8", "replace").decode() for text in (file, function))
-            file, function = names
-            place = (file, line if type(line) is int and 0 <= line <= LARGEST else 0, function)
-            at = self._frames.setdefault(place, len(self._frames))
-        self._by_identity[id(frame)] = at
+            file, function = (name[:MAX_NAME].encode("utf-8", "replace").decode() for name in (file, function))
+            frame = (file, line if type(line) is int and 0 <= line <= LARGEST else 0, function)
+            at = self._frames.setdefault(frame, len(self._frames))
+        self._places[place] = at
         return at
 
     def of_the_user(self) -> tuple[tuple[Frame, ...], tuple[Numbers, ...], list[int]]:
