@@ -69,6 +69,7 @@ STANDARD: Final = re.compile(r".*?[/\\]lib(?:64)?[/\\]python\d+(?:\.\d+)?t?[/\\]
 """Python's own library, on any machine."""
 TORCH: Final = ("nn/modules/module.py", "autograd/graph.py", "_tensor.py", "optim/optimizer.py")
 """Files that are known to lie in torch's folder, wherever that is."""
+AGENT: Final = "/hotlap/agent/"
 
 
 def read_snapshot(path: Path) -> list[MemoryWindow]:
@@ -262,6 +263,7 @@ class _Stacks:
         the file is from any machine."""
         files = {file for file, _, _ in frames}
         torch = tuple({file.removesuffix(end) for end in TORCH for file in files if file.endswith(f"/torch/{end}")})
+        torch += tuple({file.partition(AGENT)[0] + "/hotlap/" for file in files if AGENT in file})
         outermost = (next((one for one in reversed(stack) if one >= 0), -1) for stack in self._stacks)
         mains = Counter(frames[at][0] for at in outermost if at >= 0 and frames[at][2] == "<module>")
         main = mains.most_common(1)[0][0].rpartition("/")[0] + "/" if mains else ""

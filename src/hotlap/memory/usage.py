@@ -165,7 +165,9 @@ class _Told:
         if phase in FED and (owner is not None or phase != "other"):
             return "inputs"
         if began < 0:
-            return "workspaces" if life.ended is None and self.window.source == "allocator" else "unknown"
+            return (
+                "workspaces" if life.ended is None and self.marks and self.window.source == "allocator" else "unknown"
+            )
         if life.ended is not None and self.phases[self.interval(life.ended)] == self.phases[began]:
             return "temporaries"
         if phase == "forward":
