@@ -58,6 +58,8 @@ def _basis(usage: MemoryUsage) -> Iterator[str]:
         yield "results of torch's operations; what one takes inside is not seen"
         return
     yield f"the allocator holds {size_text(usage.reserved_bytes)}"
+    if usage.mallocs:
+        yield f"{usage.mallocs} calls of cudaMalloc in it"
     if usage.used_bytes and usage.total_bytes:
         outside = usage.used_bytes - usage.reserved_bytes
         yield f"{size_text(usage.used_bytes)} of {size_text(usage.total_bytes)} in use on the device"
