@@ -38,13 +38,13 @@ def made(*phases: str) -> Recorded:
     return recorded
 
 
-def owned(category: str, *phases: str) -> Recorded:
+def owned(category: str, *phases: str, name: str = "net.weight") -> Recorded:
     recorded = Recorded()
     recorded.phase(phases[0])
     recorded.alloc(1, 8)
     for phase in phases[1:]:
         recorded.phase(phase)
-    recorded.owned(1, category, "net.weight")
+    recorded.owned(1, category, name)
     return recorded
 
 
@@ -76,7 +76,10 @@ def of_two_owners() -> Recorded:
 
 def of_an_earlier_owner() -> Recorded:
     """The address was the gradient's before it was given back and taken again."""
-    recorded = owned("gradients", "backward")
+    recorded = Recorded()
+    recorded.phase("backward")
+    recorded.alloc(1, 4)
+    recorded.owned(1, "gradients", "net.weight")
     recorded.free(1)
     recorded.phase("forward")
     recorded.alloc(1, 8)
@@ -91,10 +94,13 @@ def of_an_earlier_owner() -> Recorded:
         *((owned(one, "forward"), one) for one in ("parameters", "buffers", "gradients", "optimizer state", "inputs")),
         (owned("outputs", "forward"), "outputs"),
         (owned("held", "other"), "held"),
-        (owned("held", "data"), "inputs"),
-        (owned("held", "h2d", "forward"), "inputs"),
+        (owned("held", "other", name="x"), "inputs"),  # a variable that gets the batch
+        (owned("held", "data", name="x"), "inputs"),
+        (owned("held", "h2d", "forward", name="x"), "inputs"),
+        (owned("held", "data", name="kept[…]"), "held"),
         (made("data", "forward"), "inputs"),
-        (before(), "unknown"),
+        (made("other", "forward"), "temporaries"),
+        (before(), "workspaces"),
         (made("forward", "backward"), "activations"),
         (made("forward"), "activations"),
         (once_more(), "temporaries"),
@@ -128,7 +134,7 @@ def test_what_the_allocator_adds_is_told() -> None:
 
 def test_a_step() -> None:
     found = usage(steps().window(reserved_bytes=4096, mallocs=2, retries=1, total_bytes=9000, used_bytes=5000))
-    assert (found.peak_bytes, found.phase, found.step) == (1410, "backward", 7)
+    assert (found.peak_bytes, found.phase, found.step) == (1410, "backward", 5)
     assert parts(found) == {
         "activations": 1000, "optimizer state": 200, "parameters": 100, "gradients": 100, "inputs": 10,
     }  # fmt: skip

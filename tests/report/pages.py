@@ -87,7 +87,13 @@ USAGE = MemoryUsage(
         MemoryPart(category="rounding", bytes=10 << 20),
     ),
     lines=(
-        MemoryLine(where=("/home/u/proj/net.py", 7, "Net.forward"), category="activations", bytes=650 << 20, blocks=12),
+        MemoryLine(
+            where=("/home/u/proj/net.py", 7, "Net.forward"),
+            category="activations",
+            bytes=650 << 20,
+            blocks=12,
+            inside=("/venv/lib/attend.py", 9, "attend"),
+        ),
         MemoryLine(where=("/lib/x.py", 1, "f"), category="held", bytes=90 << 20, blocks=3, names=("best[…]",)),
     ),
     holders=(Holder(name="best[…]", bytes=90 << 20, blocks=3, weights=True), Holder(name="x", bytes=5, blocks=1)),

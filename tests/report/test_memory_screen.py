@@ -32,12 +32,12 @@ def test_the_peak_by_category_line_module_and_variable() -> None:
     lines = block()
     assert lines[0] == "memory: 0.977 GiB at the peak, in the backward of step 23"
     text = "\n".join(lines)
-    assert "cuda:0 · 300 MiB between steps · the allocator holds 1.46 GiB" in text
+    assert "cuda:0 · 300 MiB at the end · the allocator holds 1.46 GiB" in text
     assert "500 MiB of it outside of the allocator" in text.replace("\n", " ")
     (row,) = [line.split() for line in lines if line.startswith("activations")]
     assert row[1:4] == ["700", "MiB", "70%"]
     assert not any(line.startswith("rounding") for line in lines)  # 1% of it
-    assert "  650 MiB  activations at net.py:7 in Net.forward" in lines
+    assert "  650 MiB  activations at net.py:7 in Net.forward, inside of it /venv/lib/attend.py:9 in attend" in lines
     assert "   90 MiB  held, as best[…] at /lib/x.py:1 in f" in lines
     assert lines[lines.index("modules, with gradients and optimizer state") + 1 :][:2] == [
         "  150 MiB  net.body", "   50 MiB  net.head",
@@ -53,7 +53,7 @@ def test_many_modules_are_on_the_page_alone() -> None:
 def test_where_little_is_known_little_is_shown() -> None:
     host = {"device": "cpu", "source": "operations", "phase": "", "lines": (), "holders": (), "modules": ()}
     lines = block(**host)
-    assert lines[0].endswith("as the window begins")
+    assert lines[0].endswith("at the peak")
     assert "what one takes inside is not seen" in " ".join(lines) and "allocator" not in " ".join(lines)
     assert not any("lines that" in line or "variables" in line for line in lines)
     empty = MemoryUsage(device="cpu", source="operations", peak_bytes=0, step=0, phase="")

@@ -94,7 +94,12 @@ def test_run_shows_its_numbers() -> None:
     assert {one.bytes for one in (*USAGE.parts, *USAGE.lines, *USAGE.holders, *USAGE.modules, *USAGE.stays)} | {
         USAGE.peak_bytes, USAGE.between_bytes, USAGE.reserved_bytes, USAGE.idle_gradients_bytes,
     } <= set(page.values["memory"])  # fmt: skip
-    for said in ("in the backward of step 23", "net.py:7 in Net.forward", "best[…] as large as all weights"):
+    for said in (
+        "in the backward of step 23",
+        "net.py:7 in Net.forward",
+        "best[…] as large as all weights",
+        "inside of it /venv/lib/attend.py:9 in attend",
+    ):
         assert said in page.texts["memory"]
     assert "kept with the graph that made it" in page.texts["memory"] and "train.py:44 in main" in page.texts["memory"]
     assert "python train.py --lr 3e-4" in page.texts["environment"]

@@ -1,7 +1,7 @@
 """What made the difference in memory between two runs."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 
 from hotlap.records.memory import Category, Frame, MemoryChange, MemoryDiff, MemoryUsage
 
@@ -27,12 +27,15 @@ def _largest_first(changes: list[MemoryChange]) -> tuple[MemoryChange, ...]:
     return tuple(sorted((one for one in changes if one.more), key=lambda one: -abs(one.more)))
 
 
-def _by_line(used: MemoryUsage, cwd: str) -> dict[Line, int]:
+def _by_line(used: MemoryUsage, cwd: str) -> Counter[Line]:
     inside = f"{cwd.rstrip('/')}/" if cwd else ""
-    return {((one.where[0].removeprefix(inside), *one.where[1:]), one.category): one.bytes for one in used.lines}
+    found: Counter[Line] = Counter()
+    for one in used.lines:
+        found[(one.where[0].removeprefix(inside), *one.where[1:]), one.category] += one.bytes
+    return found
 
 
-def _lines(old: dict[Line, int], new: dict[Line, int]) -> Iterator[MemoryChange]:
+def _lines(old: Mapping[Line, int], new: Mapping[Line, int]) -> Iterator[MemoryChange]:
     """A line that was moved is the same where it is the only one of its function and category that went and came."""
     moved = _moved(old, new)
     for (where, category), size in new.items():
@@ -43,7 +46,7 @@ def _lines(old: dict[Line, int], new: dict[Line, int]) -> Iterator[MemoryChange]
         yield MemoryChange(category=category, before_bytes=old[where, category], after_bytes=0, where=where)
 
 
-def _moved(old: dict[Line, int], new: dict[Line, int]) -> dict[Line, Line]:
+def _moved(old: Mapping[Line, int], new: Mapping[Line, int]) -> dict[Line, Line]:
     """Lines of the one by those of the other."""
     places: dict[tuple[str, str, Category], tuple[list[Line], list[Line]]] = defaultdict(lambda: ([], []))
     for side, (mine, others) in enumerate(((old, new), (new, old))):

@@ -23,7 +23,7 @@ Point = tuple[int, Counter[Category]]
 
 def timeline(window: MemoryWindow) -> MemoryTimeline | None:
     """Of a window; None where nothing is told of when."""
-    lives, *_ = lives_of(window)
+    lives, _ = lives_of(window)
     told, changes = Told(window), defaultdict[int, list[tuple[Category, int]]](list)
     for life in lives:
         category = told.category(life)
@@ -31,7 +31,7 @@ def timeline(window: MemoryWindow) -> MemoryTimeline | None:
         if life.ended is not None:
             changes[life.ended].append((category, -life.bytes))
     times = list(accumulate(told.times, max))  # a clock that was set back
-    count = min(len(times), len(window.events.actions))
+    count = len(times)
     first = min((*times[:1], *told.mark_times[:1]), default=None)
     if first is None:
         return None

@@ -9,8 +9,10 @@ activation; what ends in the phase that made it is a temporary.
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise, takewhile
+from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
+
+import msgspec
 
 from hotlap.records.memory import (
     ACTIONS,
@@ -18,6 +20,7 @@ from hotlap.records.memory import (
     FORWARD,
     STEP_END,
     Category,
+    Events,
     Frame,
     Holder,
     MemoryLine,
@@ -34,7 +37,8 @@ RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "inputs"
 """Of owners of the same memory the first counts."""
 LASTING: Final = frozenset({"parameters", "optimizer state", "gradients", "buffers", "graph pools"})
 """May outlive their step."""
-FED: Final = frozenset({"data", "h2d"})
+FED: Final = frozenset({"data", "h2d", "other"})
+"""Phases in which variables of the loop get the batch."""
 NAMED: Final = 3
 HOLDERS: Final = 8
 MODULES: Final = 16
@@ -54,11 +58,13 @@ class Life(NamedTuple):
 
 def usage(window: MemoryWindow) -> MemoryUsage:
     """Of a window. Numbers in it that make no sense are passed over."""
-    lives, peak, peak_bytes = lives_of(window)
+    lives, totals = lives_of(window)
+    peak_bytes = max(totals)
+    peak = totals.index(peak_bytes)
     told = Told(window)
     alive = [one for one in lives if one.begun < peak and (one.ended is None or one.ended >= peak)]
     sizes: dict[Category, int] = defaultdict(int)
-    lines: dict[tuple[Frame, Category], list[Life]] = defaultdict(list)
+    lines: dict[tuple[tuple[Frame, Frame | None], Category], list[Life]] = defaultdict(list)
     for life in alive:
         category = told.category(life)
         sizes[category] += life.bytes
@@ -78,7 +84,7 @@ def usage(window: MemoryWindow) -> MemoryUsage:
         modules=tuple(_modules(told, alive)),
         stays=tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes)),
         grown_bytes=_grown(told, lives),
-        idle_gradients_bytes=_idle_gradients(told, lives),
+        idle_gradients_bytes=_idle_gradients(told, lives, totals),
         between_bytes=max(0, sum(window.blocks.bytes)) + max(0, rounding),
         reserved_bytes=window.reserved_bytes,
         free_bytes=max((one.free for one in window.segments), default=0),
@@ -91,9 +97,9 @@ def usage(window: MemoryWindow) -> MemoryUsage:
     )
 
 
-def lives_of(window: MemoryWindow) -> tuple[list[Life], int, int]:
-    """All allocations, the number of events at the peak, and its bytes."""
-    blocks, events = window.blocks, window.events
+def lives_of(window: MemoryWindow) -> tuple[list[Life], list[int]]:
+    """All allocations, and what was allocated before each event, and after the last one, bytes."""
+    blocks, events = window.blocks, whole_rows(window.events)
     graphs = {at for at, segment in enumerate(window.segments) if segment.graph}
     segments = blocks.segments or (-1,) * len(blocks.addresses)
     at_end = zip(blocks.addresses, blocks.bytes, blocks.stacks, segments, strict=False)
@@ -102,10 +108,10 @@ def lives_of(window: MemoryWindow) -> tuple[list[Life], int, int]:
     }
     total = sum(size for size, *_ in live.values())
     lives: list[Life] = []
-    rows = list(zip(events.actions, events.addresses, events.bytes, events.stacks, events.times, strict=False))
-    peak, most = len(rows), total
-    for number in range(len(rows) - 1, -1, -1):
-        action, address, size, stack, _ = rows[number]
+    rows_of_events = list(zip(events.actions, events.addresses, events.bytes, events.stacks, strict=True))
+    totals = [total]
+    for number in range(len(rows_of_events) - 1, -1, -1):
+        action, address, size, stack = rows_of_events[number]
         if action == ALLOC and address in live:
             held, known, ended, graph = live.pop(address)
             lives.append(Life(address, held, stack if stack >= 0 else known, number, ended, graph))
@@ -113,10 +119,17 @@ def lives_of(window: MemoryWindow) -> tuple[list[Life], int, int]:
         elif action == FREE and address not in live and size > 0:
             live[address] = (size, stack, number, False)
             total += size
-        if total > most:
-            peak, most = number, total
+        totals.append(total)
+    totals.reverse()
     lives += [Life(address, size, stack, -1, ended, graph) for address, (size, stack, ended, graph) in live.items()]
-    return lives, peak, most
+    return lives, totals
+
+
+def whole_rows(events: Events) -> Events:
+    """Without what stands in some of the columns alone."""
+    columns = msgspec.structs.asdict(events)
+    count = min(map(len, columns.values()))
+    return Events(**{name: column[:count] for name, column in columns.items()})
 
 
 class Told:
@@ -124,7 +137,9 @@ class Told:
 
     def __init__(self, window: MemoryWindow) -> None:
         self.window = window
-        self.times = window.events.times
+        self._installed = set(window.installed)
+        self._known: dict[int, tuple[Frame, Frame | None] | None] = {}
+        self.times = whole_rows(window.events).times
         self.marks = sorted(window.marks, key=lambda one: one.time)
         self.mark_times = [one.time for one in self.marks]
         self.phases = _intervals([one.phase for one in self.marks], [one.step for one in self.marks])
@@ -159,12 +174,14 @@ class Told:
         phase = self.marks[began].phase if began >= 0 else ""
         if life.graph and owner is None:
             return "graph pools"
-        if owner is not None and not (owner.category == "held" and phase in FED):
+        if owner is not None and not (owner.category == "held" and phase in FED and owner.name.isidentifier()):
             return owner.category
-        if phase in FED:
+        if phase in FED and (owner is not None or phase != "other"):
             return "inputs"
         if began < 0:
-            return "unknown"
+            return (
+                "workspaces" if life.ended is None and self.marks and self.window.source == "allocator" else "unknown"
+            )
         if life.ended is not None and self.phases[self.interval(life.ended)] == self.phases[began]:
             return "temporaries"
         if phase == "forward":
@@ -173,13 +190,19 @@ class Told:
             return "unknown" if phase != "backward" else "gradients"
         return "temporaries"
 
-    def where(self, life: Life) -> Frame | None:
-        """The user's innermost line that allocated it."""
+    def where(self, life: Life) -> tuple[Frame, Frame | None] | None:
+        """The user's innermost line that allocated it, and the innermost one of an installed package inside of that."""
         window = self.window
         if not 0 <= life.stack < len(window.stacks):
             return None
-        frame = next(iter(window.stacks[life.stack]), -1)
-        return window.frames[frame] if 0 <= frame < len(window.frames) else None
+        if life.stack not in self._known:
+            frames = [one for one in window.stacks[life.stack] if 0 <= one < len(window.frames)]
+            mine = next((one for one in frames if one not in self._installed), None)
+            inside = frames[0] if frames and frames[0] in self._installed else None
+            self._known[life.stack] = (
+                None if mine is None else (window.frames[mine], None if inside is None else window.frames[inside])
+            )
+        return self._known[life.stack]
 
 
 def _intervals(phases: Sequence[str], steps: Sequence[int]) -> list[int]:
@@ -199,9 +222,10 @@ def _names(told: Told, lives: Iterable[Life]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda one: -found[one])[:NAMED])
 
 
-def _line(told: Told, where: Frame, category: Category, lives: list[Life]) -> MemoryLine:
-    size = sum(one.bytes for one in lives)
-    return MemoryLine(where=where, category=category, bytes=size, blocks=len(lives), names=_names(told, lives))
+def _line(told: Told, at: tuple[Frame, Frame | None], category: Category, lives: list[Life]) -> MemoryLine:
+    where, inside = at
+    size, names = sum(one.bytes for one in lives), _names(told, lives)
+    return MemoryLine(where=where, inside=inside, category=category, bytes=size, blocks=len(lives), names=names)
 
 
 def _holders(told: Told, alive: Iterable[Life]) -> Iterable[Holder]:
@@ -250,28 +274,19 @@ def _grown(told: Told, lives: Iterable[Life]) -> float:
     return (after - before) / (len(ends) - 1)
 
 
-def _idle_gradients(told: Told, lives: Sequence[Life]) -> int:
-    """Bytes of gradients of an earlier step that are still there at the highest point of the last step's forward."""
+def _idle_gradients(told: Told, lives: Iterable[Life], totals: Sequence[int]) -> int:
+    """Bytes of gradients at the peak of the last step's forward."""
     last = max((one.step for one in told.marks if one.phase == FORWARD), default=0)
-    begins = [one.time for one in told.marks if one.phase == FORWARD and one.step == last]
-    backwards = [one.time for one in told.marks if one.phase == BACKWARD and one.step == last]
-    if not begins or not backwards or backwards[0] < begins[0]:
+    begins, backwards = (
+        next((one.time for one in told.marks if one.phase == phase and one.step == last), None)
+        for phase in (FORWARD, BACKWARD)
+    )
+    if begins is None or backwards is None or not begins < backwards:
         return 0
-    first, end = (bisect_right(told.times, one) for one in (begins[0], backwards[0]))
-    highest = first + _highest(lives, first, end)
-    old = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= highest)]
-    return sum(one.bytes for one in old if told.category(one) == "gradients")
-
-
-def _highest(lives: Iterable[Life], first: int, end: int) -> int:
-    """Of the events from one on to another, after how many of them most is allocated."""
-    changes = [0] * max(1, end - first + 1)
-    for life in lives:
-        for number, size in ((life.begun, life.bytes), (life.ended, -life.bytes)):
-            if number is not None and first <= number < end:
-                changes[number - first + 1] += size
-    totals = list(accumulate(changes))
-    return totals.index(max(totals))
+    first, end = bisect_right(told.times, begins), bisect_right(told.times, backwards)
+    at = max(range(first, end + 1), key=totals.__getitem__)
+    alive = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= at)]
+    return sum(one.bytes for one in alive if told.category(one) == "gradients")
 
 
 def _stays(told: Told, lives: Iterable[Life]) -> Iterable[Stays]:
@@ -283,7 +298,7 @@ def _stays(told: Told, lives: Iterable[Life]) -> Iterable[Stays]:
     for life in lives:
         began = told.interval(life.begun)
         if life.ended is None and began >= 0 and told.category(life) not in LASTING:
-            left[told.where(life)][told.marks[began].step].append(life)
+            left[at[0] if (at := told.where(life)) else None][told.marks[began].step].append(life)
     for where, steps in left.items():
         if whole and whole <= set(steps):
             mine = [one for step in whole for one in steps[step]]

@@ -68,6 +68,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 PEAK: Final = "peak-memory"
 OF_MEMORY: Final = (
     PEAK, "worker-copies", "memory-grows", "idle-gradients", "memory-at-line", "held-weights", "fragmentation",
+    "startup-peak",
 )  # fmt: skip
 """Findings about memory, which take no time, and are shown always."""
 LEAST_NAMED: Final = 0.1

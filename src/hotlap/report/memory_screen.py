@@ -1,6 +1,6 @@
 """Memory at the peak of some steps: by category, by line, and what holds it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.console import RenderableType
@@ -8,20 +8,27 @@ from rich.table import Table
 from rich.text import Text
 
 from hotlap.records.diagnosis import framed
-from hotlap.records.memory import MemoryChange, MemoryDiff, MemoryUsage
+from hotlap.records.memory import MemoryChange, MemoryDiff, MemoryUsage, When
 from hotlap.records.sizes import size_text
 
 from .console import Parts, ShareBar, Tabled, at_place, columns, place_text, plain
 
+OF: Final[Mapping[When, str]] = {
+    "start": " before the loop",
+    "first": " of the first steps",
+    "steady": "",
+    "oom": " up to where it ran out",
+    "snapshot": " of the snapshot's history",
+}
 MOST_LINES: Final = 5
 LEAST: Final = 0.02
 """Of the peak, from which a category, a line or a variable is shown."""
 
 
-def memory_block(usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
-    """The peak of the steps that were looked at."""
-    when = f"in the {usage.phase} of step {usage.step}" if usage.phase else "as the window begins"
-    yield plain(f"memory: {size_text(usage.peak_bytes)} at the peak, {when}", "bold")
+def memory_block(usage: MemoryUsage, cwd: str, when: When = "steady") -> Iterator[RenderableType]:
+    """The peak of a window."""
+    at = f", in the {usage.phase} of step {usage.step}" if usage.phase else ""
+    yield plain(f"memory: {size_text(usage.peak_bytes)} at the peak{OF[when]}{at}", "bold")
     yield Parts(_basis(usage), "dim")
     table = columns("category", "bytes", "share", "", right=("bytes", "share"), wide=("",))
     for part in usage.parts:
@@ -33,8 +40,10 @@ def memory_block(usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
     if lines:
         yield Text("lines that allocated it", "bold")
     for line in lines:
+        where = at_place(framed(line.where), cwd)
         named = f", as {', '.join(line.names)}" if line.names else ""
-        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {at_place(framed(line.where), cwd)}")
+        inside = f", inside of it {place_text(framed(line.inside))}" if line.inside else ""
+        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}{inside}")
     if 1 < len(usage.modules) <= MOST_LINES:
         yield Text("modules, with gradients and optimizer state", "bold")
         for module in usage.modules:
@@ -49,11 +58,13 @@ def memory_block(usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
 def _basis(usage: MemoryUsage) -> Iterator[str]:
     """What the numbers are of."""
     yield usage.device
-    yield f"{size_text(usage.between_bytes)} between steps"
+    yield f"{size_text(usage.between_bytes)} at the end"
     if usage.source == "operations":
         yield "results of torch's operations; what one takes inside is not seen"
         return
     yield f"the allocator holds {size_text(usage.reserved_bytes)}"
+    if usage.mallocs:
+        yield f"{usage.mallocs} calls of cudaMalloc in it"
     if usage.used_bytes and usage.total_bytes:
         outside = usage.used_bytes - usage.reserved_bytes
         yield f"{size_text(usage.used_bytes)} of {size_text(usage.total_bytes)} in use on the device"

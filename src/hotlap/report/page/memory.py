@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ...records.diagnosis import framed
-from ...records.memory import Category, MemorySeries, MemoryUsage
+from ...records.memory import Category, MemoryLine, MemorySeries, MemoryUsage
 from ...records.page import Page
 from ...records.telemetry import TelemetrySample
 from ..console import place_text
@@ -34,7 +34,7 @@ def data(page: Page) -> dict[str, Any] | None:
         "uses": uses,
         "peak": peak,
         "usage": usage,
-        "lines": [(one, place_text(framed(one.where), base(page))) for one in usage.lines[:LINES]] if usage else (),
+        "lines": [(one, *_places(one, base(page))) for one in usage.lines[:LINES]] if usage else (),
         "stays": [(one, place_text(framed(one.where), base(page))) for one in usage.stays[:LINES]] if usage else (),
         "note": page.memory_series.note if page.memory_series else "",
         "sampled": [(one["name"], max((y for y in one["y"] if y is not None), default=None)) for one in sampled],
@@ -46,6 +46,10 @@ def data(page: Page) -> dict[str, Any] | None:
             "series": series,
         },
     }
+
+
+def _places(line: MemoryLine, cwd: str) -> tuple[str, str]:
+    return place_text(framed(line.where), cwd), place_text(framed(line.inside))
 
 
 def _tiles(usage: MemoryUsage, cwd: str) -> Iterator[Series]:

@@ -61,6 +61,7 @@ TERMS: Final = {
     "outputs": "in variables of the script, with the graph that made it",
     "rounding": "what the allocator adds to each block",
     "graph pools": "kept for CUDA graphs",
+    "workspaces": "there all the time, of no object of the script: libraries' own",
     "outlier": "a steady step more than three interquartile ranges outside the middle half (Tukey's outer fence)",
     "warm-up": "first steps, left out: caches fill, memory is allocated, kernels are chosen",
     "left out": "steps that compiled, were probed or profiled, or held an evaluation",
