@@ -1,5 +1,6 @@
 """Memory over steady steps, on the CPU: what is followed and what is not, whose it is, and runs as they are without."""
 
+import functools
 import gc
 import operator
 import sys
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from hotlap.agent import owners as owners_module
 from hotlap.agent import windows as windows_module
 from hotlap.agent.lines import Places
 from hotlap.agent.memory import Memory
@@ -256,6 +258,26 @@ def test_outer_frames_of_the_users_are_looked_at() -> None:
         return names(sys._getframe())
 
     assert inner()["outer"] is outer
+
+
+def test_what_hooks_hold_has_a_name() -> None:
+    tensor, layer = torch.rand(3), nn.Linear(2, 2)
+
+    def hook(*_: Any) -> None:
+        tensor.add_(1)
+
+    layer.register_forward_hook(hook)
+    layer.register_forward_hook(functools.partial(hook, tensor.clone()))
+    held = {name for name in names(sys._getframe()) if name.startswith("layer._forward_hooks")}
+    assert "layer._forward_hooks[…][…]" in held  # what a partial has
+
+
+def test_of_a_long_container_the_beginning_and_the_end_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners_module, "LONGEST", 4)
+    monkeypatch.setattr(owners_module, "AT_THE_BEGINNING", 2)
+    kept = [torch.rand(3) for _ in range(20)]
+    found = [at for name, one in of_variables(sys._getframe(), Places()) for at, it in enumerate(kept) if it is one]
+    assert sorted(found) == [0, 1, 16, 17, 18, 19]
 
 
 def test_a_circle_ends() -> None:
