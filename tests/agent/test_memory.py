@@ -7,23 +7,32 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from hotlap.agent import history as history_module
+from hotlap.agent import memory as memory_module
 from hotlap.agent import owners as owners_module
 from hotlap.agent import windows as windows_module
+from hotlap.agent.guard import Guard
+from hotlap.agent.history import History
 from hotlap.agent.lines import Places
 from hotlap.agent.memory import Memory
 from hotlap.agent.operations import Operations
 from hotlap.agent.owners import Owners, of_models, of_variables
+from hotlap.agent.torch_internals import RECORD_MEMORY
 from hotlap.agent.windows import ALLOC, FREE, Columns
 from hotlap.diagnose.diagnose import used
-from hotlap.records.memory import MemoryUsage
+from hotlap.memory.usage import usage
+from hotlap.records.memory import ACTIONS, MemoryUsage, MemoryWindow
+from hotlap.records.phases import BACKWARD, FORWARD
 from hotlap.records.session import Session
 
 from .harness import SCRIPTS, Ran, Runner, check_clean, check_same
@@ -372,6 +381,176 @@ def test_a_piece_has_an_owner_once_for_a_category() -> None:
     owners.again()
     owners.add("held", "c", tensor)
     assert owners.rows[-1][3] == "c"
+
+
+# the allocator's history, on a device that is not there
+
+
+class Allocator:
+    """asked: whether to record, each time. recorded: somebody does already."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.recorded = False
+
+    def snapshot(self, _device: int) -> dict[str, Any]:
+        frames = [
+            {"filename": torch.__file__, "line": 1, "name": "empty"},
+            {"filename": "/home/me/train.py", "line": 7, "name": "main"},
+        ]
+        events = [
+            {"action": "alloc", "addr": 16, "size": 500, "time_us": 1, "frames": frames},  # before the window
+            {"action": "alloc", "addr": 32, "size": 300, "time_us": 2**52, "frames": frames},
+            {"action": "free_requested", "addr": 32, "size": 300, "time_us": 2**52 + 1, "frames": frames},
+            {"action": "free_completed", "addr": 32, "size": 300, "time_us": 2**52 + 2, "frames": frames},
+            {"action": "segment_alloc", "addr": 0, "size": 2048, "time_us": 2**52 + 3, "frames": []},
+        ]
+        blocks = [
+            {"address": 16, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": frames},
+            {"address": 528, "size": 1024, "state": "inactive"},
+            {"address": 1552, "size": 496, "state": "active_pending_free"},
+        ]
+        segment = {"device": 0, "address": 0, "total_size": 2048, "allocated_size": 512, "stream": 0, "blocks": blocks}
+        pooled = {**segment, "segment_pool_id": (0, 1), "blocks": []}
+        return {"device_traces": [events], "segments": [segment, pooled, {**segment, "device": 1}]}
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
+    made = Allocator()
+    monkeypatch.setattr(history_module, "record_memory", lambda **how: made.asked.append(how["enabled"]))
+    monkeypatch.setattr(history_module, "memory_is_recorded", lambda: made.recorded)
+    monkeypatch.setattr(history_module, "memory_snapshot", made.snapshot)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for name, value in (
+        ("current_device", 0), ("memory_allocated", 512), ("memory_reserved", 4096), ("max_memory_allocated", 900),
+        ("mem_get_info", (3000, 9000)), ("memory_stats", {"num_alloc_retries": 2, "num_device_alloc": 5}),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    return made
+
+
+def test_the_history_is_begun_once_and_ended(allocator: Allocator) -> None:
+    history = History(lambda: True)
+    assert history.begin() and history.begin() and history.on
+    history.end()
+    history.end()
+    assert allocator.asked == ["all", None] and not history.on
+
+
+def test_a_history_that_the_script_records_is_left_alone(allocator: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocator.recorded = True
+    assert not History(lambda: True).begin() and allocator.asked == []
+    allocator.recorded = False
+    theirs: list[Any] = []
+    monkeypatch.setattr(*RECORD_MEMORY, lambda *args, **_: theirs.append(args))
+    history = History(lambda: True)
+    history.install()
+    assert history.begin()
+    getattr(*RECORD_MEMORY)("all")
+    history.end()  # it is theirs now
+    assert theirs == [("all",)] and allocator.asked == ["all"]
+    assert not history.begin() and history.theirs
+
+
+class Written:
+    """What is left of an agent, and the files that it writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.files = str(folder), dict[str, Any]()
+        self.guard = Guard()
+        self.timeline = SimpleNamespace(stack=[FORWARD], watch=None)
+        self.recorder = SimpleNamespace(index=20)
+        self.script, self.steps = SimpleNamespace(roots={}), SimpleNamespace(optimizers=[])
+        self.profile = SimpleNamespace(tell=operator.call, no_ops=lambda: "")
+        self.begun, self.thread = True, None
+
+    def folder(self) -> Any:
+        return self
+
+    def replace(self, name: str, document: Any) -> None:
+        self.files[name] = document
+
+
+def memory_of(folder: Path) -> tuple[Memory, Written]:
+    agent = Written(folder)
+    return Memory(Session(folder=str(folder), package="", memory=True), agent), agent  # type: ignore[arg-type]
+
+
+def test_a_window_of_the_allocator(allocator: Allocator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "dump_memory", lambda path: Path(path).write_bytes(b"torch's"))
+    memory, agent = memory_of(tmp_path)
+    for number, _ in enumerate(memory.window()):
+        assert memory.looking
+        memory.phase(BACKWARD)
+        agent.recorder.index += 1
+        assert number < 3
+    assert not memory.looking and allocator.asked == ["all"]
+    window = msgspec.convert(agent.files["memory-steady.json"], MemoryWindow, strict=False)
+    assert (window.device, window.source, window.first_step, window.steps) == ("cuda:0", "allocator", 21, 3)
+    assert [ACTIONS[one] for one in window.events.actions] == ["alloc", "free", "reserve"]
+    assert (window.blocks.addresses, window.blocks.bytes, window.blocks.rounded) == ((16,), (500,), (512,))
+    assert [(one.free, one.graph) for one in window.segments] == [(1024, False), (0, True)]
+    assert (window.allocated_bytes, window.reserved_bytes, window.peak_bytes) == (512, 4096, 900)
+    assert (window.total_bytes, window.used_bytes, window.mallocs, window.retries) == (9000, 6000, 0, 0)
+    assert [mark.phase for mark in window.marks].count("step end") == 3
+    told = usage(window)
+    assert [one.where for one in told.lines] == [("/home/me/train.py", 7, "main")]
+    assert [path.name for path in tmp_path.iterdir()] == ["memory_snapshot.pickle"]
+
+
+def test_a_snapshot_that_can_not_be_written_ends_the_look(
+    allocator: Allocator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dump(path: str) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(memory_module, "dump_memory", dump)
+    memory, agent = memory_of(tmp_path)
+    with pytest.raises(OSError, match="no space"):
+        list(memory.window())
+    assert not memory.looking and "memory-steady.json" in agent.files
+
+
+def test_no_window_where_the_script_records(allocator: Allocator, tmp_path: Path) -> None:
+    allocator.recorded = True
+    memory, agent = memory_of(tmp_path)
+    assert list(memory.window()) == [] and allocator.asked == []
+    memory.finish()
+    assert "the script records" in agent.files["memory-steps.json"]["note"]
+
+
+def test_without_memory_the_history_ends_with_the_first_steps(allocator: Allocator, tmp_path: Path) -> None:
+    agent = Written(tmp_path)
+    memory = Memory(Session(folder=str(tmp_path), package=""), agent)  # type: ignore[arg-type]
+    memory._begin()
+    memory.loop_begins()
+    for step in (1, 2, 3):
+        memory.step_done(step)
+    memory.finish()
+    assert allocator.asked == ["all", None] and agent.files == {}
+
+
+def test_with_it_the_start_and_the_first_steps_are_told_apart(allocator: Allocator, tmp_path: Path) -> None:
+    memory, agent = memory_of(tmp_path)
+    memory._begin()
+    memory.loop_begins()
+    for step in (1, 2, 3):
+        memory.step_done(step)
+    assert list(agent.files) == ["memory-start.json", "memory-first.json"] and allocator.asked == ["all"]
+    assert agent.timeline.watch is None and not memory.looking
+
+
+def test_where_it_ran_out(allocator: Allocator, tmp_path: Path) -> None:
+    memory, agent = memory_of(tmp_path)
+    memory._begin()
+    for _ in range(5):
+        memory._ran_out(0, 4096, 9000, 100)
+    window = msgspec.convert(agent.files["memory-oom.json"], MemoryWindow, strict=False)
+    assert window.when == "oom" and window.ran_out is not None
+    assert (window.ran_out.asked_bytes, window.ran_out.total_bytes, window.ran_out.free_bytes) == (4096, 9000, 100)
+    assert (window.ran_out.phase, window.ran_out.step) == ("forward", 21)
+    assert window.ran_out.frames[0][0] == __file__
 
 
 # whole runs

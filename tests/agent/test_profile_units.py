@@ -24,6 +24,7 @@ from hotlap.records.phases import DATA, FORWARD
 from hotlap.records.session import Session
 
 HERE = Path(__file__).name
+NO_MEMORY = SimpleNamespace(looking=False, operations=None, give_up=lambda: None)
 
 
 def plainly(act: Any, *of: Any) -> None:
@@ -229,7 +230,7 @@ def test_labels_for_nsight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", calls.append)
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("pop"))
     agent: Any = SimpleNamespace(
-        timeline=Timeline(lambda: 0, lambda: None), guard=Guard(), recorder=SimpleNamespace(index=4)
+        timeline=Timeline(lambda: 0, lambda: None), guard=Guard(), recorder=SimpleNamespace(index=4), memory=NO_MEMORY
     )
     profile = Profile(Session(folder="", package=""), agent)
     for name in profile_module.NSIGHT:
@@ -253,8 +254,9 @@ def test_labels_for_nsight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_label_that_fails_takes_all_labels_out(monkeypatch: pytest.MonkeyPatch) -> None:
     agent: Any = SimpleNamespace(
-        timeline=Timeline(lambda: 0, lambda: None), guard=Guard(), recorder=SimpleNamespace(index=4), pid=0
-    )
+        timeline=Timeline(lambda: 0, lambda: None), guard=Guard(), recorder=SimpleNamespace(index=4), pid=0,
+        memory=NO_MEMORY,
+    )  # fmt: skip
     problems: list[str] = []
     agent.guard.report = lambda where, what, trace, lever: problems.append(where)
     profile = Profile(Session(folder="", package="", profile_steps=3), agent)
@@ -285,51 +287,6 @@ def test_waits_that_are_no_ops_are_logged_and_put_back(monkeypatch: pytest.Monke
     assert waited == ["device 1", "cache", "device None"]
     assert [name for name, *_ in lines.calls] == ["torch.cuda.synchronize", "torch.cuda.empty_cache"]
     assert before == (torch.cuda.synchronize, torch.cuda.empty_cache, vars(torch.cuda.Stream).get("synchronize"))
-
-
-def memory_window(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, dump: Any, wanted: bool = True
-) -> tuple[Any, list[Any]]:
-    """The window of a run on a device that is not there, taken for two steps; what torch was asked for."""
-    asked: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(profile_module, "record_memory", lambda **how: asked.append(how["enabled"]))
-    monkeypatch.setattr(profile_module, "dump_memory", dump)
-    monkeypatch.setattr(profile_module, "memory_is_recorded", lambda: False)
-    agent: Any = SimpleNamespace(folder=lambda: SimpleNamespace(path=str(folder)))
-    return Profile(Session(folder=str(folder), package="", profile_steps=2, profile_memory=wanted), agent), asked
-
-
-def test_memory_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile, asked = memory_window(tmp_path, monkeypatch, lambda path: Path(path).write_bytes(b"torch's"))
-    assert len(list(profile._memory_window())) == 2
-    assert asked == ["all", None]
-    assert profile.record["snapshot"] == "memory_snapshot.pickle"
-    assert [path.name for path in tmp_path.iterdir()] == ["memory_snapshot.pickle"]
-
-
-def test_memory_snapshot_that_fails_leaves_the_history_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dump(path: str) -> None:
-        raise OSError("no space left on device")
-
-    profile, asked = memory_window(tmp_path, monkeypatch, dump)
-    with pytest.raises(OSError, match="no space"):
-        list(profile._memory_window())
-    assert asked == ["all", None]
-    assert profile.record["snapshot"] is None
-
-
-def test_a_history_that_the_script_records_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None)
-    monkeypatch.setattr(profile_module, "memory_is_recorded", lambda: True)
-    assert (list(profile._memory_window()), asked) == ([], [])
-    assert "already records the allocator's history" in profile.record["note"]
-
-
-def test_no_memory_snapshot_where_it_was_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None, wanted=False)
-    assert list(profile._memory_window()) == []
-    assert asked == []
 
 
 def test_a_mode_that_inference_mode_began_with_stays_until_its_end() -> None:

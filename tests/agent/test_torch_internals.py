@@ -219,7 +219,7 @@ def test_what_stands_in_computes(bare: ModuleType) -> None:
     assert isinstance(torch.nn.Conv2d(1, 1, 1), bare.Convolution) and isinstance(torch.nn.Dropout(), bare.Dropout)
     assert isinstance(torch.nn.BatchNorm2d(1), bare.BatchNorm) and not isinstance(to[0], bare.WorkersIterator)
     assert not bare.profiler_on() and not any(check() for check in bare.BF16_CHECKS)
-    assert bare.ENGINE_CODE is None and bare.CALL_CODE is None and bare.record_memory is None
+    assert bare.ENGINE_CODE is None and bare.CALL_CODE is None and bare.memory_is_recorded()
     with bare.DisableTorchFunction():
         assert bare.DispatchMode is object
     told = bare.missing_for_replays()

@@ -12,7 +12,18 @@ from hotlap.diagnose.findings import all_findings, findings_of
 from hotlap.diagnose.findings._base import Measured
 from hotlap.records.diagnosis import OF_MEMORY, Finding
 from hotlap.records.files import write_record
-from hotlap.records.memory import Blocks, Events, Holder, Mark, MemoryLine, MemoryUsage, MemoryWindow, Owner, Stays
+from hotlap.records.memory import (
+    Blocks,
+    Events,
+    Holder,
+    Mark,
+    MemoryLine,
+    MemorySeries,
+    MemoryUsage,
+    MemoryWindow,
+    Owner,
+    Stays,
+)
 from hotlap.records.run import Facts, OptimizerFacts, Phases, Step
 from made_runs import folder_of
 
@@ -216,6 +227,14 @@ def test_a_diagnosis_has_the_memory_of_the_run(tmp_path: Path) -> None:
     (one,) = [one for one in found.findings if one.id == "memory-grows"]
     assert "`kept[…]`" in one.title
     assert diagnose(run_of(tmp_path / "bare", None)).memory is None
+
+
+@pytest.mark.parametrize("note", ["torch.compile is in use", ""])
+def test_that_no_steps_were_looked_at_is_said(note: str, tmp_path: Path) -> None:
+    made = run_of(tmp_path / "run", None)
+    write_record(made / "rank-0" / "memory-steps.json", MemorySeries(note=note))
+    said = [one for one in diagnose(made).unknown if one.startswith("memory was not looked at: ")]
+    assert len(said) == 1 and (note or "the run ended before") in said[0]
 
 
 def test_two_runs_differ_by_category_and_line(tmp_path: Path) -> None:

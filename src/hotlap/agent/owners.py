@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .lines import Places
-from .torch_internals import has_storage, local_part, storage
+from .torch_internals import HELD, has_storage, local_part, storage
 
 if TYPE_CHECKING:
     from .interface import Agent
@@ -120,7 +120,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     else:
         held = _attributes(value)
         # What a module holds, by the names under which the script knows it.
-        for inner in ("_parameters", "_buffers", "_modules"):
+        for inner in HELD:
             found = held.get(inner)
             if isinstance(found, dict):
                 yield from ((f"{name}.{key}", one) for key, one in list(found.items()))

@@ -344,6 +344,9 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
         said.append(f"phases are of sampled steps: {measured.unseen} (--every-step records all)")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
         said.append("device time is unknown: no CUDA events could be recorded in this loop")
+    series = rank.folder.memory_series
+    if series is not None and rank.folder.memory() is None:
+        said.append(f"memory was not looked at: {series.note or 'the run ended before enough steady steps were made'}")
     if any(problem.where != WITHOUT_FACTS and not problem.lever for problem in problems):
         said.append("hotlap had a problem of its own and may have missed what came later (problems.jsonl)")
     return said
