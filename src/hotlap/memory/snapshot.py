@@ -69,6 +69,7 @@ STANDARD: Final = re.compile(r".*?[/\\]lib(?:64)?[/\\]python\d+(?:\.\d+)?t?[/\\]
 """Python's own library, on any machine."""
 TORCH: Final = ("nn/modules/module.py", "autograd/graph.py", "_tensor.py", "optim/optimizer.py")
 """Files that are known to lie in torch's folder, wherever that is."""
+AGENT: Final = "/hotlap/agent/"
 
 
 def read_snapshot(path: Path) -> list[MemoryWindow]:
@@ -262,6 +263,7 @@ class _Stacks:
         the file is from any machine."""
         files = {file for file, _, _ in frames}
         torch = tuple({file.removesuffix(end) for end in TORCH for file in files if file.endswith(f"/torch/{end}")})
+        torch += tuple({file.partition(AGENT)[0] + "/hotlap/" for file in files if AGENT in file})
         modules = {at for at, (_, _, function) in enumerate(frames) if function == "<module>"}
         outermost = (next((one for one in reversed(stack) if one in modules), None) for stack in self._stacks)
         mains = Counter(frames[at][0] for at in outermost if at is not None)
