@@ -116,7 +116,7 @@ def _bounded(path: Path, memory: int, seconds: int) -> bytes | str:
         with path.open("rb") as file:
             packed = msgspec.msgpack.encode(windows(file))
     except MemoryError:
-        return f"unpacks to more than {memory >> 20} MiB"
+        return f"unpacks to more than {memory >> 20} MiB: it is damaged, or so much memory is not free"
     except RecordError as error:
         return f"is no memory snapshot, or damaged: {error}"
     except OverflowError:
