@@ -98,15 +98,21 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the
-    user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1.
-    total_bytes: of the device; free_bytes: of it, free."""
+    user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1; began: when
+    it began, ns since the epoch (None: not known). grad: gradients were on; training: a model of the script's was in
+    training mode (both None: not known). total_bytes: of the device; free_bytes: of it, free; of host memory, the limit
+    on the process, where it has one. resident_bytes: of host memory, the most that the process held."""
 
     asked_bytes: Count | None = None
     frames: tuple[Frame, ...] = ()
     phase: str = ""
     step: Count = 0
+    began: int | None = None
+    grad: bool | None = None
+    training: bool | None = None
     total_bytes: Count | None = None
     free_bytes: Count | None = None
+    resident_bytes: Count | None = None
 
 
 class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
