@@ -72,11 +72,6 @@ def few(found: tuple[Change, ...], lacks: int, most: int = 3) -> tuple[tuple[Cha
     return tuple(chosen), len(chosen) > 1 and sum(each.gives_bytes or 0 for each in chosen) >= lacks
 
 
-def by_lever(found: tuple[Change, ...]) -> dict[str, Change]:
-    """Those that a lever makes, by its name."""
-    return {one.lever: one for one in found if one.lever}
-
-
 def change_text(change: Change) -> str:
     """A change on one line: what it gives and costs."""
     gives = f"gives {change.bound} {size_text(change.gives_bytes)}" if change.gives_bytes is not None else ""

@@ -1,5 +1,6 @@
 """A run in which memory ran out, from its folder: what was asked for, what was live, and what leaves more memory."""
 
+import contextlib
 import signal
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +12,7 @@ from hotlap.records.files import read_record
 from hotlap.records.memory import BACKWARD, FORWARD, MemoryPart, MemoryUsage, MemoryWindow
 from hotlap.records.memory import OutOfMemory as Record
 from hotlap.records.ran_out import Change, RanOut
-from hotlap.records.run import Facts, Run
+from hotlap.records.run import Environment, Facts, Run
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import RankFolder, RunFolder
 
@@ -61,15 +62,16 @@ def ran_out(run: RunFolder, record: Run) -> RanOut | None:
     )
 
 
-def every_change(run: RunFolder, record: Run) -> tuple[Change, ...]:
-    """All changes that leave more memory where it ran out in a run. Raises RecordError."""
-    for rank in run.ranks:
-        window = rank.memory("oom")
-        if window is not None and window.ran_out is not None:
-            told = _limited(window, record)
-            shown = _all_named(_usage(window, told), told)
-            return changes(shown, told, facts_of(run, rank), record.environment)
-    return ()
+def every_change(run: RunFolder, environment: Environment) -> tuple[tuple[Change, ...], int]:
+    """All changes that leave more memory where it ran out in a run, and the bytes that lacked; none where it has no
+    record of that, or one that can't be read."""
+    with contextlib.suppress(RecordError):
+        for rank in run.ranks:
+            window = rank.memory("oom")
+            if window is not None and (told := window.ran_out) is not None:
+                shown = _all_named(_usage(window, told), told)
+                return changes(shown, told, facts_of(run, rank), environment), lacking(told)
+    return (), 0
 
 
 def _limited(window: MemoryWindow, record: Run) -> Record:
