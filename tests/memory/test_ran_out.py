@@ -23,7 +23,7 @@ from hotlap.records.memory import (
     Owner,
     Segment,
 )
-from hotlap.records.ran_out import Change
+from hotlap.records.ran_out import MemoryChange
 from hotlap.records.run import Environment, Facts, LoaderFacts, OptimizerFacts, Phases, RootFacts, Run, Step
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.runs.folder import RunFolder
@@ -131,7 +131,7 @@ def told(asked: int = 100, **more: Any) -> OutOfMemory:
     return OutOfMemory(**{"asked_bytes": asked * MIB, "phase": "forward", "step": 5, **more})
 
 
-def by_what(found: tuple[Change, ...]) -> dict[str, int]:
+def by_what(found: tuple[MemoryChange, ...]) -> dict[str, int]:
     return {one.lever or one.what: (one.gives_bytes or 0) // MIB for one in found}
 
 

@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Console
 
 from hotlap.records.memory import MemoryLine, MemoryPart, MemoryUsage
-from hotlap.records.ran_out import Change, RanOut
+from hotlap.records.ran_out import MemoryChange, RanOut
 from hotlap.report.oom_screen import oom_screen
 from made_runs import RUN
 
@@ -26,11 +26,11 @@ USAGE = MemoryUsage(
     ),
 )  # fmt: skip
 CHANGES = (
-    Change(
+    MemoryChange(
         what="blocks again", lever="a-lever", gives_bytes=40 * GIB, bound="at most", costs="time", code="x = y\nz",
         enough=True,
     ),
-    Change(what="batches of 1/2 of the rows", gives_bytes=26 * GIB, risk="semantic", enough=True),
+    MemoryChange(what="batches of 1/2 of the rows", gives_bytes=26 * GIB, risk="semantic", enough=True),
 )  # fmt: skip
 TOLD = RanOut(
     rank=0, ranks=1, device="cuda:0", asked_bytes=2 * GIB, lacks_bytes=2 * GIB, where=("/w/net.py", 12, "Net.forward"),

@@ -10,7 +10,7 @@ from machine import FakeLever, Tune, Uses, factors, kept, made, run, starter, wo
 
 from hotlap.experiment.evidence import Evidence
 from hotlap.records.errors import CommandFailed, NothingMeasured, UsageError
-from hotlap.records.ran_out import Change
+from hotlap.records.ran_out import MemoryChange
 from hotlap.records.tune import Trial
 from hotlap.tune.objective import TuneRequest, costs, peak_bytes
 from hotlap.tune.tune import check
@@ -193,7 +193,9 @@ def test_levers_that_give_enough_come_first(
     phase: str, activations_mib: int, order: list[str], tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (
-        Change(what="", lever="checkpoint-blocks", gives_bytes=activations_mib << 20, enough=activations_mib > 500),
+        MemoryChange(
+            what="", lever="checkpoint-blocks", gives_bytes=activations_mib << 20, enough=activations_mib > 500
+        ),
     )
     monkeypatch.setattr("hotlap.tune.fit.every_change", lambda run, environment: (given, 500 << 20))
     savers = [saver("allocator", frees={"fragmentation": 1.0}), saver("checkpoint-blocks", frees={"activations": 0.8})]
@@ -203,7 +205,7 @@ def test_levers_that_give_enough_come_first(
 
 
 def test_where_nothing_makes_it_fit_the_changes_are_told(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    half = Change(what="batches of 1/2 of the rows", gives_bytes=1 << 30, costs="other updates", enough=True)
+    half = MemoryChange(what="batches of 1/2 of the rows", gives_bytes=1 << 30, costs="other updates", enough=True)
     monkeypatch.setattr("hotlap.tune.fit.every_change", lambda run, environment: ((half,), 500 << 20))
     with pytest.raises(
         CommandFailed, match="What leaves more memory: batches of 1/2 of the rows: gives about 1 GiB, c"

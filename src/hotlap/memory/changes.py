@@ -12,7 +12,7 @@ from hotlap.levers import all_levers
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.memory import BACKWARD, FORWARD, MemoryUsage, OutOfMemory
-from hotlap.records.ran_out import Change
+from hotlap.records.ran_out import MemoryChange
 from hotlap.records.run import Environment, Facts, Phases
 from hotlap.records.sizes import size_text
 from hotlap.records.tune import Risk
@@ -35,7 +35,7 @@ UNKNOWN_STEP: Final = Diagnosis(
 
 def changes(
     usage: MemoryUsage, ran_out: OutOfMemory, facts: Facts | None = None, environment: Environment | None = None
-) -> tuple[Change, ...]:
+) -> tuple[MemoryChange, ...]:
     """Those that give something here, in the order in which to try them: what gives enough alone first, of these what
     costs least. facts, environment: of the run; with them levers that can't be used in it are left out."""
     lacks, least = lacking(ran_out), LEAST * usage.peak_bytes
@@ -58,13 +58,13 @@ def lacking(ran_out: OutOfMemory) -> int:
     return max(1, (ran_out.asked_bytes or 0) - (free or 0))
 
 
-def few(found: tuple[Change, ...], lacks: int, most: int = 3) -> tuple[tuple[Change, ...], bool]:
+def few(found: tuple[MemoryChange, ...], lacks: int, most: int = 3) -> tuple[tuple[MemoryChange, ...], bool]:
     """The first of them: of those that give enough alone; where none does, the cheapest that do together, and True.
     Neither: all that there are, which do not."""
     enough = [one for one in found if one.enough]
     if enough:
         return tuple(enough[:most]), False
-    chosen: list[Change] = []
+    chosen: list[MemoryChange] = []
     for one in found:
         chosen.append(one)
         if len(chosen) == most or sum(each.gives_bytes or 0 for each in chosen) >= lacks:
@@ -72,7 +72,7 @@ def few(found: tuple[Change, ...], lacks: int, most: int = 3) -> tuple[tuple[Cha
     return tuple(chosen), len(chosen) > 1 and sum(each.gives_bytes or 0 for each in chosen) >= lacks
 
 
-def change_text(change: Change) -> str:
+def change_text(change: MemoryChange) -> str:
     """A change on one line: what it gives and costs."""
     gives = f"gives {change.bound} {size_text(change.gives_bytes)}" if change.gives_bytes is not None else ""
     costs = f"costs {change.costs}" if change.costs else ""
@@ -84,12 +84,12 @@ def _cost(risk: Risk) -> int:
     return ("exact", "numeric", "semantic").index(risk)
 
 
-def _judged(change: Change, lacks: int) -> Change:
+def _judged(change: MemoryChange, lacks: int) -> MemoryChange:
     enough = change.gives_bytes is not None and change.gives_bytes >= lacks
     return msgspec.structs.replace(change, enough=enough)
 
 
-def not_told(facts: Facts | None, environment: Environment | None) -> tuple[Change, ...]:
+def not_told(facts: Facts | None, environment: Environment | None) -> tuple[MemoryChange, ...]:
     """Levers that leave more memory, where what was allocated is not known."""
     levers = sorted(
         (one for one in all_levers().values() if one.frees), key=lambda one: (_cost(one.risk), one.memory_order)
@@ -97,7 +97,9 @@ def not_told(facts: Facts | None, environment: Environment | None) -> tuple[Chan
     return tuple(found for one in levers if (found := _by_lever(one, None, facts, environment)) is not None)
 
 
-def _by_lever(lever: Lever, gives: int | None, facts: Facts | None, environment: Environment | None) -> Change | None:
+def _by_lever(
+    lever: Lever, gives: int | None, facts: Facts | None, environment: Environment | None
+) -> MemoryChange | None:
     """What a lever does; None where it can't be used here, as far as that is known."""
     settings: Settings | None = None
     if facts is not None and environment is not None:
@@ -107,7 +109,7 @@ def _by_lever(lever: Lever, gives: int | None, facts: Facts | None, environment:
         if not variants or not (FRAGMENTATION in lever.frees or lever.applies(context).yes):
             return None
         settings = variants[0 if FRAGMENTATION in lever.frees else -1]
-    return Change(
+    return MemoryChange(
         what=lever.meaning,
         gives_bytes=gives,
         bound="at most",
@@ -121,7 +123,7 @@ def _by_lever(lever: Lever, gives: int | None, facts: Facts | None, environment:
 
 def _by_levers(
     usage: MemoryUsage, request: int, facts: Facts | None, environment: Environment | None
-) -> Iterator[tuple[int, Change]]:
+) -> Iterator[tuple[int, MemoryChange]]:
     for lever in all_levers().values():
         gives = sum(int(share * _bytes(usage, request, what)) for what, share in lever.frees.items())
         if gives and (usage.device.startswith("cuda") or not lever.needs_gpu):
@@ -144,14 +146,14 @@ def fragmented(usage: MemoryUsage) -> int:
     return max(0, usage.reserved_bytes - usage.peak_bytes) if usage.source == "allocator" else 0
 
 
-def _mends(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[Change]:
+def _mends(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[MemoryChange]:
     """What is wrong, or costs nothing to leave."""
     graphs, older = usage.part("outputs"), usage.part("unknown")
     if graphs and ran_out.step > 1:
         names = tuple(dict.fromkeys(name for one in usage.lines if one.category == "outputs" for name in one.names))
         holders = [one.name for one in usage.holders]
         named = " and ".join((names or tuple(holders))[:2]) or "a variable"
-        yield Change(
+        yield MemoryChange(
             what=f"keep values, not graphs: {named} holds what earlier steps made, with the graph behind it",
             gives_bytes=graphs + older,
             bound="at most",
@@ -159,7 +161,7 @@ def _mends(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[Change]:
             code="loss.item(), or output.detach()",
         )
     if ran_out.phase == FORWARD and ran_out.grad and ran_out.training is False:
-        yield Change(
+        yield MemoryChange(
             what="evaluate without gradients",
             gives_bytes=usage.part("activations"),
             costs="nothing",
@@ -167,14 +169,14 @@ def _mends(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[Change]:
         )
     for one in usage.holders:
         if one.weights:
-            yield Change(
+            yield MemoryChange(
                 what=f"keep the copy of the weights in {one.name} on the host, or not at all",
                 gives_bytes=one.bytes,
                 costs="a copy of it where it is used",
                 code=".cpu()",
             )
     if ran_out.phase == FORWARD and ran_out.training is not False and usage.part("gradients"):
-        yield Change(
+        yield MemoryChange(
             what="drop the gradients before the forward, not after it",
             gives_bytes=usage.part("gradients"),
             bound="at most",
@@ -183,10 +185,10 @@ def _mends(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[Change]:
         )
 
 
-def _by_hand(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[Change]:
+def _by_hand(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[MemoryChange]:
     """What no lever does."""
     if ran_out.phase in {BACKWARD, "optimizer"} and usage.part("gradients"):
-        yield Change(
+        yield MemoryChange(
             what="update each parameter as soon as its gradient is there (optimizer in the backward)",
             gives_bytes=usage.part("gradients"),
             bound="at most",
@@ -194,7 +196,7 @@ def _by_hand(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[Change]:
             code="parameter.register_post_accumulate_grad_hook(step_of_its_own_optimizer)",
         )
     if usage.part("optimizer state"):
-        yield Change(
+        yield MemoryChange(
             what="optimizer state in 8 bits",
             gives_bytes=int(EIGHT_BITS * usage.part("optimizer state")),
             bound="at most",
@@ -204,14 +206,14 @@ def _by_hand(usage: MemoryUsage, ran_out: OutOfMemory) -> Iterator[Change]:
         )
 
 
-def _smaller(usage: MemoryUsage, request: int, lacks: int) -> Iterator[Change]:
+def _smaller(usage: MemoryUsage, request: int, lacks: int) -> Iterator[MemoryChange]:
     """Smaller batches, of so many parts that the rest of the request fits."""
     scales = usage.part("activations") + usage.part("temporaries") + request
     parts = 2
     while parts < MOST_PARTS and scales * (1 - 1 / parts) < lacks:
         parts *= 2
     if scales:
-        yield Change(
+        yield MemoryChange(
             what=f"batches of 1/{parts} of the rows",
             gives_bytes=int(scales * (1 - 1 / parts)),
             costs="other updates, or accumulation of the gradients of as many batches",

@@ -11,7 +11,7 @@ from hotlap.records.errors import RecordError
 from hotlap.records.files import read_record
 from hotlap.records.memory import BACKWARD, FORWARD, MemoryPart, MemoryUsage, MemoryWindow
 from hotlap.records.memory import OutOfMemory as Record
-from hotlap.records.ran_out import Change, RanOut
+from hotlap.records.ran_out import MemoryChange, RanOut
 from hotlap.records.run import Environment, Facts, Run
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import RankFolder, RunFolder
@@ -62,7 +62,7 @@ def ran_out(run: RunFolder, record: Run) -> RanOut | None:
     )
 
 
-def every_change(run: RunFolder, environment: Environment) -> tuple[tuple[Change, ...], int]:
+def every_change(run: RunFolder, environment: Environment) -> tuple[tuple[MemoryChange, ...], int]:
     """All changes that leave more memory where it ran out in a run, and the bytes that lacked; none where it has no
     record of that, or one that can't be read."""
     with contextlib.suppress(RecordError):
@@ -145,7 +145,7 @@ def _killed(run: RunFolder, record: Run, samples: Sequence[TelemetrySample]) -> 
     facts = facts_of(run)
     steps = max((sum(1 for _ in rank.steps) for rank in run.observed), default=0)
     workers = facts.feeding.workers if facts is not None and facts.feeding is not None else 0
-    fewer = Change(what=f"fewer than {workers} loader workers, each of which has memory of its own", costs="time")
+    fewer = MemoryChange(what=f"fewer than {workers} loader workers, each of which has memory of its own", costs="time")
     return RanOut(
         killed=True,
         certain=bool(record.oom_kills),

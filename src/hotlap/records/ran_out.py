@@ -9,7 +9,7 @@ from .run import Count
 from .tune import Risk
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change that leaves more memory. what: to do, in words. gives_bytes: of memory, None where that can't be told;
     bound: what that figure is. costs: what it costs, in words. risk: as of levers. lever: that makes the change, ""
     where there is none; settings: of it. code: how it is written by hand, "" where `what` says all. enough: by itself
@@ -58,5 +58,5 @@ class RanOut(msgspec.Struct, frozen=True, kw_only=True):
     outside_bytes: Count | None = None
     before_bytes: Count | None = None
     resident_bytes: Count | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[MemoryChange, ...] = ()
     together: bool = False

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ..records.diagnosis import Place
 from ..records.memory import Frame, MemoryUsage
-from ..records.ran_out import Change, RanOut
+from ..records.ran_out import MemoryChange, RanOut
 from ..records.run import Run
 from ..records.sizes import size_text
 from .console import Parts, Screen, ShareBar, at_place, columns, number, plain
@@ -124,7 +124,7 @@ def _changes(told: RanOut) -> Iterator[RenderableType]:
         yield Padding(Parts(_change(one), "dim"), (0, 0, 0, 2))
 
 
-def _change(one: Change) -> Iterator[str]:
+def _change(one: MemoryChange) -> Iterator[str]:
     yield f"gives {one.bound} {size_text(one.gives_bytes)}" if one.gives_bytes is not None else ""
     yield f"costs {one.costs}" if one.costs else ""
     yield one.risk

@@ -15,7 +15,7 @@ from hotlap.memory.ran_out import every_change, facts_of
 from hotlap.records import run as records
 from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed
-from hotlap.records.ran_out import Change
+from hotlap.records.ran_out import MemoryChange
 from hotlap.records.tune import Fitted, Trial
 
 from .candidates import excluded
@@ -49,7 +49,7 @@ def fit(state: State, alone: Side) -> Side:
 
 
 def _fitting(
-    state: State, failed: Trial, context: Context, smaller: SmallerRuns, given: Mapping[str, Change]
+    state: State, failed: Trial, context: Context, smaller: SmallerRuns, given: Mapping[str, MemoryChange]
 ) -> list[records.Lever]:
     """Levers with which it fits, of those that are not refused. given: what some of them give here, by the record of
     how memory ran out: those that can't give enough alone come after the others. Raises CommandFailed."""
