@@ -72,9 +72,8 @@ def taken(device: int, since_ns: int, places: Places) -> dict[str, Any]:
     def stack(frames: Any) -> int:
         """torch gives equal stacks as one object."""
         if id(frames) not in stacks:
-            files = [one for one in frames or () if places.users(str(one["filename"]))]
-            named = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in files]
-            stacks[id(frames)] = rows.stack(named)
+            named = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames or ()]
+            stacks[id(frames)] = rows.stack(named, places.users)
         return stacks[id(frames)]
 
     events = told["device_traces"][device] if device < len(told["device_traces"]) else []

@@ -86,12 +86,32 @@ class Memory:
         self.history.begin()
         self._counted = self._counts()
 
+    def loop_begins(self) -> None:
+        """The first event of the loop."""
+        if self.session.memory and self.history.on:
+            self._spare(self._first_steps)
+
+    def _first_steps(self) -> None:
+        self.agent.folder().replace("memory-start.json", self._document("start", 0, 0))
+        self._begin()
+        self.looking, self.agent.timeline.watch = True, self.agent.profile
+
     def step_done(self, step: int) -> None:
         """A step of the loop ended, from 1."""
         if self.session.memory:
             self._spare(self._point, step)
-        if step == FIRST_STEPS and self.history.on and not self.session.memory:
-            self._spare(self.history.end)
+        if step <= FIRST_STEPS and self.history.on:
+            self._spare(self._first_done, step)
+
+    def _first_done(self, step: int) -> None:
+        if self.looking:
+            self._mark(STEP_END)
+        if step == FIRST_STEPS and self.session.memory:
+            self._own()
+            self.looking, self.agent.timeline.watch = False, None
+            self.agent.folder().replace("memory-first.json", self._document("first", 1, FIRST_STEPS))
+        elif step == FIRST_STEPS:
+            self.history.end()
 
     def _point(self, step: int) -> None:
         if step % self._every:
@@ -112,14 +132,17 @@ class Memory:
                 self.note = "the script records the allocator's history itself, or this torch does not tell"
                 return
         else:
-            lines = Columns()
-            self.operations = Operations(self.agent.profile.tell, lines)
+            self.note = self.agent.profile.no_ops()
+            if self.note:
+                return
+            self.operations = Operations(self.agent.profile.tell, Columns())
             alive = [one for _, _, one in of_models(self.agent)]
             alive += [one for _, one in of_variables(sys._getframe(1), self._places)]
             watching = self.operations.watching(alive)
             del alive
         self._begin()
         self._own()
+        self.phase(self.agent.timeline.stack[-1])
         first = self.agent.recorder.index + 1
         self.looking = True
         try:

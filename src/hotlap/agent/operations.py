@@ -57,8 +57,8 @@ class Operations(OpWatch):
         if node is not None:
             self._stack = self._made.get(sequence_number(node), -1)
         if self._stack < 0:
-            found = self.places.all_of(calls(caller))
-            self._stack = self.columns.stack([(self.places.files[at], line, of) for at, line, of in reversed(found)])
+            named = ((code.co_filename, line, code.co_qualname) for code, line in calls(caller))
+            self._stack = self.columns.stack(named, self.places.users)
             if node is None and len(self._made) < MOST_NODES:
                 self._made[next_sequence_number() - 1] = self._stack
 

@@ -11,6 +11,7 @@ from statistics import fmean, median
 import msgspec
 
 from hotlap.levers import answering, settled
+from hotlap.memory.growth import growth as growth_of
 from hotlap.memory.usage import usage
 from hotlap.records.diagnosis import COMPARE, LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
@@ -247,6 +248,7 @@ def _measured(
         jump=jump_of(steady, rank.steps, facts, seen, machine) if whole and grown is None else None,
         grown_in=longer_in(ends) if grown else ("", 0.0),
         usage=used(rank.folder),
+        rises=growth_of(series) if (series := rank.folder.memory_series) is not None else None,
     )
     return measured, paced
 

@@ -35,7 +35,9 @@ RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "outputs
 """Of owners of the same memory the first counts."""
 LASTING: Final = frozenset({"parameters", "optimizer state", "gradients", "buffers", "graph pools"})
 """May outlive their step."""
-FED: Final = frozenset({"data", "h2d"})
+FED: Final = frozenset({"data", "h2d", "other"})
+"""Phases in which variables of the loop get the batch."""
+LOADED: Final = frozenset({"data", "h2d"})
 NAMED: Final = 3
 HOLDERS: Final = 8
 FIRST_STEPS: Final = 2
@@ -55,11 +57,13 @@ class Life(NamedTuple):
 
 def usage(window: MemoryWindow) -> MemoryUsage:
     """Of a window. Numbers in it that make no sense are passed over."""
-    lives, peak, peak_bytes = _lives(window)
+    lives, totals = _lives(window)
+    peak = totals.index(max(totals)) if window.ran_out is None else len(totals) - 1
+    peak_bytes = totals[peak]
     told = _Told(window)
     alive = [one for one in lives if one.begun < peak and (one.ended is None or one.ended >= peak)]
     sizes: dict[Category, int] = defaultdict(int)
-    lines: dict[tuple[Frame, Category], list[Life]] = defaultdict(list)
+    lines: dict[tuple[tuple[Frame, Frame | None], Category], list[Life]] = defaultdict(list)
     for life in alive:
         category = told.category(life)
         sizes[category] += life.bytes
@@ -78,7 +82,7 @@ def usage(window: MemoryWindow) -> MemoryUsage:
         holders=tuple(_holders(told, alive)),
         stays=tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes)),
         grown_bytes=_grown(told, lives),
-        idle_gradients_bytes=_idle_gradients(told, lives),
+        idle_gradients_bytes=_idle_gradients(told, lives, totals),
         between_bytes=sum(window.blocks.bytes) + max(0, rounding),
         reserved_bytes=window.reserved_bytes,
         free_bytes=max((one.free for one in window.segments), default=0),
@@ -91,8 +95,8 @@ def usage(window: MemoryWindow) -> MemoryUsage:
     )
 
 
-def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
-    """All allocations, the number of events at the peak (or as memory ran out), and its bytes."""
+def _lives(window: MemoryWindow) -> tuple[list[Life], list[int]]:
+    """All allocations, and what was allocated before each event, and after the last one, bytes."""
     blocks, events = window.blocks, window.events
     graphs = {at for at, segment in enumerate(window.segments) if segment.graph}
     segments = blocks.segments or (-1,) * len(blocks.addresses)
@@ -102,12 +106,10 @@ def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
     }
     total = sum(size for size, *_ in live.values())
     lives: list[Life] = []
-    count = len(events.actions)
-    peak, most = count, total
-    columns = (events.actions, events.addresses, events.bytes, events.stacks)
-    for number, (action, address, size, stack) in zip(
-        range(count - 1, -1, -1), zip(*(reversed(one) for one in columns), strict=False), strict=False
-    ):
+    rows_of_events = list(zip(events.actions, events.addresses, events.bytes, events.stacks, strict=False))
+    totals = [total]
+    for number in range(len(rows_of_events) - 1, -1, -1):
+        action, address, size, stack = rows_of_events[number]
         if action == ALLOC and address in live:
             held, known, ended, graph = live.pop(address)
             lives.append(Life(address, held, stack if stack >= 0 else known, number, ended, graph))
@@ -115,10 +117,10 @@ def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
         elif action == FREE and address not in live:
             live[address] = (size, stack, number, False)
             total += size
-        if total > most and window.ran_out is None:
-            peak, most = number, total
+        totals.append(total)
+    totals.reverse()
     lives += [Life(address, size, stack, -1, ended, graph) for address, (size, stack, ended, graph) in live.items()]
-    return lives, peak, most
+    return lives, totals
 
 
 class _Told:
@@ -126,6 +128,8 @@ class _Told:
 
     def __init__(self, window: MemoryWindow) -> None:
         self.window = window
+        self._installed = set(window.installed)
+        self._known: dict[int, tuple[Frame, Frame | None] | None] = {}
         self.times = window.events.times
         self.marks = sorted(window.marks, key=lambda one: one.time)
         self.mark_times = [one.time for one in self.marks]
@@ -163,12 +167,14 @@ class _Told:
             return "graph pools"
         if began < 0 and self.window.ran_out is not None:
             return self._as_memory_ran_out(life, owner, self.window.ran_out)
-        if owner is not None and not (owner.category == "held" and phase in FED):
+        if owner is not None and not (owner.category == "held" and phase in FED and owner.name.isidentifier()):
             return owner.category
-        if phase in FED:
+        if phase in FED and (owner is not None or phase != "other"):
             return "inputs"
         if began < 0:
-            return "unknown"
+            return (
+                "workspaces" if life.ended is None and self.marks and self.window.source == "allocator" else "unknown"
+            )
         if life.ended is not None and self.phases[self.interval(life.ended)] == self.phases[began]:
             return "temporaries"
         if phase == "forward":
@@ -185,9 +191,9 @@ class _Told:
         kept = kept or (ran_out.phase == BACKWARD and (mine is None or self.where(life) is not None))
         if owner is not None:  # with its graph, a variable of the running step holds what the backward needs
             return "activations" if kept and mine and owner.category == "outputs" else owner.category
-        if mine is False or ran_out.phase not in {FORWARD, BACKWARD, OPTIMIZER, *FED}:
+        if mine is False or ran_out.phase not in {FORWARD, BACKWARD, OPTIMIZER, *LOADED}:
             return "unknown"
-        if ran_out.phase in FED:
+        if ran_out.phase in LOADED:
             return "inputs" if mine else "unknown"
         if kept:
             return "activations"
@@ -201,13 +207,19 @@ class _Told:
             return False if ran_out.began is not None and self.times[0] <= ran_out.began else None
         return False if self.where(life) is not None and ran_out.step > FIRST_STEPS else None
 
-    def where(self, life: Life) -> Frame | None:
-        """The user's innermost line that allocated it."""
+    def where(self, life: Life) -> tuple[Frame, Frame | None] | None:
+        """The user's innermost line that allocated it, and the innermost one of an installed package inside of that."""
         window = self.window
         if not 0 <= life.stack < len(window.stacks):
             return None
-        frame = next(iter(window.stacks[life.stack]), -1)
-        return window.frames[frame] if 0 <= frame < len(window.frames) else None
+        if life.stack not in self._known:
+            frames = [one for one in window.stacks[life.stack] if 0 <= one < len(window.frames)]
+            mine = next((one for one in frames if one not in self._installed), None)
+            inside = frames[0] if frames and frames[0] in self._installed else None
+            self._known[life.stack] = (
+                None if mine is None else (window.frames[mine], None if inside is None else window.frames[inside])
+            )
+        return self._known[life.stack]
 
 
 def _intervals(phases: Sequence[str], steps: Sequence[int]) -> list[int]:
@@ -227,9 +239,10 @@ def _names(told: _Told, lives: Iterable[Life]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda one: -found[one])[:NAMED])
 
 
-def _line(told: _Told, where: Frame, category: Category, lives: list[Life]) -> MemoryLine:
-    size = sum(one.bytes for one in lives)
-    return MemoryLine(where=where, category=category, bytes=size, blocks=len(lives), names=_names(told, lives))
+def _line(told: _Told, at: tuple[Frame, Frame | None], category: Category, lives: list[Life]) -> MemoryLine:
+    where, inside = at
+    size, names = sum(one.bytes for one in lives), _names(told, lives)
+    return MemoryLine(where=where, inside=inside, category=category, bytes=size, blocks=len(lives), names=names)
 
 
 def _holders(told: _Told, alive: Iterable[Life]) -> Iterable[Holder]:
@@ -255,16 +268,19 @@ def _grown(told: _Told, lives: Iterable[Life]) -> float:
     return (after - before) / (len(ends) - 1)
 
 
-def _idle_gradients(told: _Told, lives: Iterable[Life]) -> int:
-    """Bytes of gradients that live through a whole forward of the last step."""
+def _idle_gradients(told: _Told, lives: Iterable[Life], totals: Sequence[int]) -> int:
+    """Bytes of gradients at the peak of the last step's forward."""
     last = max((one.step for one in told.marks if one.phase == FORWARD), default=0)
-    begins = [one.time for one in told.marks if one.phase == FORWARD and one.step == last]
-    backwards = [one.time for one in told.marks if one.phase == BACKWARD and one.step == last]
-    if not begins or not backwards or backwards[0] < begins[0]:
+    begins, backwards = (
+        next((one.time for one in told.marks if one.phase == phase and one.step == last), None)
+        for phase in (FORWARD, BACKWARD)
+    )
+    if begins is None or backwards is None or not begins < backwards:
         return 0
-    first, end = bisect_right(told.times, begins[0]), bisect_right(told.times, max(begins[0], backwards[0]))
-    through = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= end - 1)]
-    return sum(one.bytes for one in through if told.category(one) == "gradients")
+    first, end = bisect_right(told.times, begins), bisect_right(told.times, backwards)
+    at = max(range(first, end + 1), key=totals.__getitem__)
+    alive = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= at)]
+    return sum(one.bytes for one in alive if told.category(one) == "gradients")
 
 
 def _stays(told: _Told, lives: Iterable[Life]) -> Iterable[Stays]:
@@ -276,7 +292,7 @@ def _stays(told: _Told, lives: Iterable[Life]) -> Iterable[Stays]:
     for life in lives:
         began = told.interval(life.begun)
         if life.ended is None and began >= 0 and told.category(life) not in LASTING:
-            left[told.where(life)][told.marks[began].step].append(life)
+            left[at[0] if (at := told.where(life)) else None][told.marks[began].step].append(life)
     for where, steps in left.items():
         if whole and whole <= set(steps):
             mine = [one for step in whole for one in steps[step]]

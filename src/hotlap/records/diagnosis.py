@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from .memory import MemoryUsage
+from .memory import Frame, MemoryUsage
 from .run import Phases
 from .utilisation import Utilisation
 
@@ -32,6 +32,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     line: int | None = None
     function: str | None = None
+
+
+def framed(frame: Frame | None) -> Place | None:
+    """A frame as a place."""
+    return None if frame is None else Place(file=frame[0], line=frame[1], function=frame[2])
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,11 +27,13 @@ Category = Literal[
     "temporaries",
     "held",
     "graph pools",
+    "workspaces",
     "rounding",
     "unknown",
 ]
 """Of bytes. activations: kept for the backward. temporaries: made and gone within a phase. held: by Python objects of
-the script that are none of the others. graph pools: of CUDA graphs. rounding: what the allocator adds to a block."""
+the script that are none of the others. graph pools: of CUDA graphs. workspaces: there all the time, and no object's of
+the script, as libraries' own. rounding: what the allocator adds to a block."""
 Owned = Literal["parameters", "buffers", "gradients", "optimizer state", "inputs", "outputs", "held"]
 """Categories that are told by identity: the script's own objects hold the memory."""
 
@@ -119,7 +121,8 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one device over a window.
 
     device: `cuda:0`, `cpu`. source: who told. allocator: torch's own history; operations: results of torch's
-    operations, as on the CPU, where what an operation takes inside is not seen. first_step, steps: of the window.
+    operations, as on the CPU, where what an operation takes inside is not seen. installed: indices of frames in
+    installed packages; the others are the user's. first_step, steps: of the window.
     left_out: events before the first that is here, which were more than are kept. allocated_bytes, reserved_bytes: in
     blocks, and held by the allocator, at the end of the window (the first on the CPU: of what was seen); peak_bytes:
     the most in blocks, by the allocator itself, since the process began (None: not told). retries, mallocs: as of the
@@ -133,6 +136,7 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     first_step: Count = 0
     steps: Count = 0
     frames: tuple[Frame, ...] = ()
+    installed: Numbers = ()
     stacks: tuple[Numbers, ...] = ()
     blocks: Blocks = Blocks()
     events: Events = Events()
@@ -158,10 +162,11 @@ class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory at the peak that one line allocated, of one category. bytes: in all of `blocks` pieces. names: of what
-    holds some of it."""
+    """Memory at the peak that one line of the user's allocated, of one category. inside: the line of an installed
+    package that it calls, where that allocates. bytes: in all of `blocks` pieces. names: of what holds some of it."""
 
     where: Frame
+    inside: Frame | None = None
     category: Category
     bytes: Count
     blocks: Count

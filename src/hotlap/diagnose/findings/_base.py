@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from hotlap.memory.growth import Growth
 from hotlap.records.diagnosis import Place
-from hotlap.records.memory import Frame, MemoryUsage
+from hotlap.records.memory import MemoryUsage
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 
@@ -20,11 +21,6 @@ FULL = 0.85
 """Of the cores, that are kept busy."""
 STARVED_SHARE = 0.05
 """Of the step outside of the model, below which nothing is lost where the host has work ahead for the device."""
-
-
-def framed(frame: Frame | None) -> Place | None:
-    """A frame as a place."""
-    return None if frame is None else Place(file=frame[0], line=frame[1], function=frame[2])
 
 
 def counted(amount: int, thing: str) -> str:
@@ -113,7 +109,7 @@ class Measured:
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are
     several, and rows of each. rows: of a step, median; None unknown. usage: memory of some steps, where it was looked
-    at."""
+    at; rises: by how much it rises over the run."""
 
     step_ms: float
     phases: Phases
@@ -137,6 +133,7 @@ class Measured:
     jump: Jump | None = None
     grown_in: tuple[str, float] = ("", 0.0)
     usage: MemoryUsage | None = None
+    rises: Growth | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

@@ -1,10 +1,10 @@
 """One line allocates much of the peak."""
 
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import Finding, framed
 from hotlap.records.memory import OPTIMIZER
 from hotlap.records.sizes import size_text
 
-from ._base import Measured, framed
+from ._base import Measured
 
 LEAST, LEAST_BYTES = 0.3, 2**24
 """Of the peak, and bytes."""
