@@ -150,6 +150,7 @@ def test_what_costs_least_comes_first() -> None:
     assert by_what(found) == {
         "checkpoint-blocks": 800, "activation-offload": 900, "bf16-autocast": 550, "accumulate": 550
     }  # fmt: skip
+    assert next(one.settings for one in found if one.lever == "accumulate") == {"parts": 2}, "which frees a half"
     assert all(one.costs and one.code and one.bound == "at most" for one in found)
     chosen, together = few(found, lacking(told()))
     assert len(chosen) == 3 and not together

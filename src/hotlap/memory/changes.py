@@ -108,7 +108,7 @@ def _by_lever(
         # That memory ran out is the evidence for which the allocator's own lever looks at counters.
         if not variants or not (FRAGMENTATION in lever.frees or lever.applies(context).yes):
             return None
-        settings = variants[0 if FRAGMENTATION in lever.frees else -1]
+        settings = variants[0 if FRAGMENTATION in lever.frees or lever.resizes_step else -1]
     return MemoryChange(
         what=lever.meaning,
         gives_bytes=gives,

@@ -162,8 +162,9 @@ class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory at the peak that one line of the user's allocated, of one category. inside: the line of an installed
-    package that it calls, where that allocates. bytes: in all of `blocks` pieces. names: of what holds some of it."""
+    """Memory at the peak that one line of the user's allocated. inside: the line of an installed package that it
+    calls, where that allocates. category: what it is. bytes: in all pieces; blocks: number of pieces. names: of what
+    holds some of it."""
 
     where: Frame
     inside: Frame | None = None
@@ -174,8 +175,8 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable of the script's that holds memory at the peak, bytes in all of `blocks` pieces. weights: with pieces
-    of the sizes of all parameters, so that it may be a copy of them."""
+    """A variable of the script's that holds memory at the peak. bytes: in all pieces; blocks: number of pieces.
+    weights: some are of the sizes of all parameters, so that it may be a copy of them."""
 
     name: str
     bytes: Count
