@@ -155,7 +155,7 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one category, bytes."""
+    """Memory of one category. category: what it is; bytes: of it."""
 
     category: Category
     bytes: Count
