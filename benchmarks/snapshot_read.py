@@ -153,37 +153,36 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--write", nargs=2, metavar=("KIND", "PATH"), help="only write this file")
     parser.add_argument("--out", type=Path, help="the figures go into this document, under `read`")
     given = parser.parse_args()
     if given.write:
         write(given.write[0], given.gigabytes * 1e9, Path(given.write[1]))
         return 0
-    found: dict[str, Any] = {
-        "command": f"python benchmarks/snapshot_read.py --gigabytes {given.gigabytes:g} --repeats {given.repeats}",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "load_before": [round(one, 2) for one in os.getloadavg()],
-        "files": {},
-    }
+    words = f"--gigabytes {given.gigabytes:g} --repeats {given.repeats} --kinds {given.kinds}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.pickle"
-        for kind in KINDS:
-            words = [sys.executable, __file__, "--gigabytes", str(given.gigabytes), "--write", kind, str(path)]
-            subprocess.run(words, check=True)  # in a process whose memory is gone before the file is read
-            row = {"bytes": path.stat().st_size, **measured(READ, path, given.repeats)}
-            row["plain"] = measured(PLAIN, path, 1)
-            found["files"][kind] = row
-            print(kind, json.dumps(row), file=sys.stderr, flush=True)
+        for kind in given.kinds.split(","):
+            write_it = [sys.executable, __file__, "--gigabytes", str(given.gigabytes), "--write", kind, str(path)]
+            subprocess.run(write_it, check=True)  # in a process whose memory is gone before the file is read
+            row = {
+                "command": f"python benchmarks/snapshot_read.py {words}",
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "python": platform.python_version(),
+                "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+                "load_before": round(os.getloadavg()[0], 2),
+                "bytes": path.stat().st_size,
+                **measured(READ, path, given.repeats),
+                "plain": measured(PLAIN, path, 1),
+                "load_after": round(os.getloadavg()[0], 2),
+            }
             path.unlink()
-    found["load_after"] = [round(one, 2) for one in os.getloadavg()]
-    print(json.dumps(found, indent=1))
-    if given.out:
-        before = json.loads(given.out.read_text()) if given.out.exists() else {}
-        given.out.write_text(
-            json.dumps({"read": found, **{k: v for k, v in before.items() if k != "read"}}, indent=1) + "\n"
-        )
+            print(kind, json.dumps(row, indent=1), flush=True)
+            if given.out:
+                before = json.loads(given.out.read_text()) if given.out.exists() else {}
+                before.setdefault("read", {})[kind] = row
+                given.out.write_text(json.dumps(before, indent=1) + "\n")
     return 0
 
 

@@ -12,7 +12,7 @@ FLOORS = (
     ("records",),
     ("runs",),
     ("agent", "launch"),
-    ("diagnose", "levers", "profilers", "source", "trace"),
+    ("diagnose", "levers", "memory", "profilers", "source", "trace"),
     ("experiment",),
     ("patch", "tune"),
     ("cli", "export", "report"),

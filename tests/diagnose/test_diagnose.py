@@ -262,7 +262,7 @@ def test_every_finding_is_tested_here() -> None:
     elsewhere |= {"cpu_crowded", "cpu_quota", "cpu_steal", "page_faults"}  # test_starved.py
     elsewhere |= {"late_mallocs", "peak_memory"}  # test_late_mallocs.py, test_peak_memory.py
     elsewhere |= {"memory_grows", "idle_gradients", "memory_at_line", "held_weights"}  # test_memory_findings.py
-    elsewhere |= {"fragmentation"}
+    elsewhere |= {"fragmentation", "startup_peak"}
     elsewhere |= {name for name, module in _modules().items() if "named=" in inspect.getsource(module)}
     elsewhere |= {"communication", "workers_restart"}  # test_communication.py, test_workers_restart.py
     elsewhere |= {"unused_search"}  # test_named_findings.py

@@ -10,6 +10,7 @@ from hotlap.diagnose.compare import compare
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings import all_findings, findings_of
 from hotlap.diagnose.findings._base import Measured
+from hotlap.memory.growth import Growth, growth
 from hotlap.records.diagnosis import OF_MEMORY, Finding
 from hotlap.records.files import write_record
 from hotlap.records.memory import (
@@ -187,6 +188,55 @@ def test_an_allocator_that_holds_much_more_than_is_used() -> None:
 )
 def test_an_allocator_that_does_not(changes: dict[str, Any]) -> None:
     assert of("fragmentation", {**PIECES, **changes}) is None
+
+
+# startup_peak, and what rises over the run
+
+
+def early(when: str, peak: float, **usage: Any) -> dict[str, MemoryUsage]:
+    return {
+        when: MemoryUsage(device="cuda:0", source="allocator", peak_bytes=int(peak * GIB), step=0, phase="", **usage)
+    }
+
+
+def test_a_peak_before_the_loop_or_in_its_first_steps() -> None:
+    before = early("before the loop", 2.0, lines=(line("unknown", 1.5),))
+    found = told("startup_peak", {}, early={**before, **early("in the first steps", 1.5)})
+    assert "before the loop" in found.title and "2 GiB then, 1 GiB in steady steps" in found.evidence
+    assert found.where is not None and found.where.line == 41 and "meta" in found.instead
+    first = told("startup_peak", {}, early=early("in the first steps", 1.2))
+    assert first.where is None and "fused=True" in first.instead
+
+
+@pytest.mark.parametrize("peak", [0.5, 1.05])
+def test_a_peak_that_is_no_higher_is_not_told(peak: float) -> None:
+    assert of("startup_peak", {}, early=early("before the loop", peak)) is None
+    assert of("startup_peak", {"peak_bytes": 2**20}, early=early("before the loop", 0.01)) is None
+    assert of("startup_peak", {}) is None
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_memory_that_rises_over_the_run_where_the_steps_left_nothing(resident: bool) -> None:
+    found = told("memory_grows", {}, rises=Growth(2048.0, 500, resident))
+    assert "2 KiB a step" in found.title and "500 steps" in found.evidence
+    assert ("host memory" in found.evidence) == resident
+
+
+def series(rise: int, points: int = 120, column: str = "allocated") -> MemorySeries:
+    sizes = tuple(2**28 + rise * at for at in range(points))
+    return MemorySeries(steps=tuple(range(1, points + 1)), **{"allocated": (0,) * points, column: sizes})
+
+
+def test_a_series_rises_steadily_or_does_not() -> None:
+    found = growth(series(2**20))
+    assert found is not None and found.bytes == pytest.approx(2**20) and not found.resident
+    host = growth(series(2**20, column="resident"))
+    assert host is not None and host.resident
+    assert growth(series(1000)) is None and growth(series(2**20, points=20)) is None
+    jumps = series(2**20)
+    flat = (*jumps.allocated[:60], *(jumps.allocated[60],) * 60)
+    assert growth(msgspec.structs.replace(jumps, allocated=flat)) is None
+    assert growth(MemorySeries()) is None
 
 
 def test_without_a_look_at_memory_none_is_told() -> None:

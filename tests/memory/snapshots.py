@@ -115,7 +115,8 @@ def _leaf(rng: random.Random) -> Any:
     own.append(own)
     choices: Sequence[Any] = (
         None, True, -1, 7, 1 << 40, 1 << 63, 1 << 200, -1 << 63, 0.5, float("nan"), "", "x" * 9000, "\udcff", "oom",
-        b"\0", [], {}, (), (0, 1), set(), nested, own, [own], {"frames": own}, [None], [{}], ["oom"], bytearray(b"x"), [1, 2],
+        b"\0", [], {}, (), (0, 1), set(), nested, own, [own], {"frames": own}, [None], [{}], ["oom"], [1, 2],
+        bytearray(b"x"),
         frozenset({1}), {"action": "alloc"}, {"action": "oom"}, LINEAR, [LINEAR], "inactive", "active_allocated",
     )  # fmt: skip
     return rng.choice(choices)

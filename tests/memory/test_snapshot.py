@@ -157,7 +157,10 @@ def test_frames_of_the_user_where_there_are_any(tmp_path: Path) -> None:
 def test_a_command_that_is_installed_is_the_users(tmp_path: Path) -> None:
     there = "/opt/py/lib/python3.11/site-packages/"
     main = frame(f"{there}timm/train.py", 9, "<module>")
-    stacks = [[frame(f"{there}timm/models/vit.py", 3, "f"), frame(f"{there}torch/nn/functional.py", 3, "g"), main]]
+    runs = frame("<frozen runpy>", 198, "_run_module_as_main")
+    stacks = [
+        [frame(f"{there}timm/models/vit.py", 3, "f"), frame(f"{there}torch/nn/functional.py", 3, "g"), main, runs]
+    ]
     assert kept(tmp_path, *stacks) == [(f"{there}timm/models/vit.py", f"{there}timm/train.py")]
 
 
@@ -186,14 +189,14 @@ def test_names_are_cut_and_stacks_too(tmp_path: Path) -> None:
         (lambda s: s["segments"][0]["blocks"][0].update(frames=[7]), "a frame has no file, line or function"),
         (lambda s: s.update(segments={}), "its segments are no list"),
         (lambda s: s["segments"].append([]), "its segments hold what is no dict"),
-        (lambda s: s.update(device_traces=7), "its histories are no list"),
-        (lambda s: s["device_traces"].append(7), "its history are no list"),
-        (lambda s: s["device_traces"].append(s["device_traces"][0]), "it holds the same history twice"),
-        (lambda s: s["device_traces"][0].append(7), "its history hold what is no dict"),
-        (lambda s: s["device_traces"][0][1].pop("action"), "an entry of its history has no action"),
-        (lambda s: s["device_traces"][0][1].update(action=[]), "an entry of its history has no action"),
+        (lambda s: s.update(device_traces=7), "its device_traces are no list"),
+        (lambda s: s["device_traces"].append(7), "its events are no list"),
+        (lambda s: s["device_traces"].append(s["device_traces"][0]), "it holds the same events twice"),
+        (lambda s: s["device_traces"][0].append(7), "its events hold what is no dict"),
+        (lambda s: s["device_traces"][0][1].pop("action"), "an event has no action"),
+        (lambda s: s["device_traces"][0][1].update(action=[]), "an event has no action"),
         (lambda s: s["device_traces"][0][1].update(addr=None), "a field `addr` is missing"),
-        (lambda s: s["device_traces"][0][1].update(time_us=1 << 62), "a field `time_us` is out of range"),
+        (lambda s: s["device_traces"][0][1].update(time_us=1 << 63), "a field `time_us` is out of range"),
         (lambda s: s["device_traces"][0][-1].pop("size"), "a field `size` is missing"),
         (lambda s: s["segments"].extend({"device": at, "address": 1, "total_size": 1} for at in range(5000)),
          "it has 5000 devices"),
@@ -207,7 +210,7 @@ def test_fields_that_are_wrong(tmp_path: Path, change: Any, why: str) -> None:
 
 def test_sums_that_no_number_holds(tmp_path: Path) -> None:
     made = [{"address": 1, "total_size": snapshot.LARGEST, "allocated_size": 1} for _ in range(9000)]
-    assert refused(tmp_path, made) == "its sizes add up to more than there can be"
+    assert refused(tmp_path, made) == "its numbers add up to more than there can be"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, Group
 
 from hotlap.records.compare import RunDiff
-from hotlap.records.memory import MemoryChange, MemoryDiff, MemoryPart, MemoryUsage, ModuleMemory
+from hotlap.records.memory import MemoryDiff, MemoryDifference, MemoryPart, MemoryUsage, ModuleMemory
 from hotlap.report.compare_screen import compare_screen
 from hotlap.report.memory_screen import memory_block
 
@@ -73,11 +73,13 @@ DIFFERENCE = MemoryDiff(
     before_bytes=100 * MIB,
     after_bytes=60 * MIB,
     categories=(
-        MemoryChange(category="activations", before_bytes=80 * MIB, after_bytes=30 * MIB),
-        MemoryChange(category="held", before_bytes=0, after_bytes=10 * MIB),
+        MemoryDifference(category="activations", before_bytes=80 * MIB, after_bytes=30 * MIB),
+        MemoryDifference(category="held", before_bytes=0, after_bytes=10 * MIB),
     ),
     lines=tuple(
-        MemoryChange(category="activations", before_bytes=at * MIB, after_bytes=0, where=("net.py", at, "Net.forward"))
+        MemoryDifference(
+            category="activations", before_bytes=at * MIB, after_bytes=0, where=("net.py", at, "Net.forward")
+        )
         for at in (9, 8, 7, 6, 5, 4)
     ),
 )

@@ -64,6 +64,7 @@ BEFORE = msgspec.structs.replace(
     device="cpu",
     device_name=None,
     unknown=(),
+    memory=None,
     next="hotlap tune python train.py",
 )
 AFTER = msgspec.structs.replace(

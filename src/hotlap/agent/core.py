@@ -261,6 +261,7 @@ class Agent:
             return
         self.done = True
         self.guard.on = False
+        self.memory.ends()
         if self.steps.unsampled:
             self.step_sampling.finish()
         self.steps.finish()

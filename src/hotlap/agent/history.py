@@ -92,8 +92,8 @@ def taken(device: int, since_ns: int, places: Places) -> dict[str, Any]:
         for block in segment["blocks"]:
             size = int(block["size"])
             if block["state"] == IN_USE:
-                asked = int(block.get("requested_size", size))
-                blocks.append((int(block["address"]), asked, size, stack(block.get("frames")), len(segments)))
+                needed = int(block.get("requested_size", size))
+                blocks.append((int(block["address"]), needed, size, stack(block.get("frames")), len(segments)))
             elif block["state"] == "inactive":
                 free = max(free, size)
         segments.append(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .lines import Places
-from .torch_internals import HELD, has_storage, local_part, storage
+from .torch_internals import OWN, has_storage, local_part, storage
 
 if TYPE_CHECKING:
     from .interface import Agent
@@ -118,13 +118,13 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif kind is functools.partial:
         yield from ((f"{name}[…]", one) for one in (value.func, *value.args, *value.keywords.values()))
     else:
-        held = _attributes(value)
+        attributes = _attributes(value)
         # What a module holds, by the names under which the script knows it.
-        for inner in HELD:
-            found = held.get(inner)
+        for inner in OWN:
+            found = attributes.get(inner)
             if isinstance(found, dict):
                 yield from ((f"{name}.{key}", one) for key, one in list(found.items()))
-        yield from ((f"{name}.{key}", one) for key, one in list(held.items()) if not key.startswith("_hotlap"))
+        yield from ((f"{name}.{key}", one) for key, one in list(attributes.items()) if not key.startswith("_hotlap"))
 
 
 def _some(container: Any) -> list[Any]:

@@ -184,8 +184,8 @@ CALL: Final = "_call_impl"
 CALL_CODE: Final = getattr(_get("nn.Module._wrapped_call_impl", None), "__code__", None)
 """Of what looks for `IMPL`. Lacking: None, and DataParallel's copies run the model's own weights."""
 PARTS: Final = "_modules"
-HELD: Final = (PARTS, "_parameters", "_buffers")
-own_modules, own_parameters, own_buffers = map(attrgetter, HELD)
+OWN: Final = (PARTS, "_parameters", "_buffers")
+own_modules, own_parameters, own_buffers = map(attrgetter, OWN)
 """A module's, by name, without those of its parts. In every torch, as are hooks; else AttributeError."""
 Convolution: Final = _get("nn.modules.conv._ConvNd", (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d))
 Dropout: Final = _get("nn.modules.dropout._DropoutNd", (torch.nn.Dropout, torch.nn.Dropout2d, torch.nn.Dropout3d))

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from hotlap.records.memory import Category, Frame, MemoryChange, MemoryDiff, MemoryUsage
+from hotlap.records.memory import Category, Frame, MemoryDiff, MemoryDifference, MemoryUsage
 
 Line = tuple[Frame, Category]
 
@@ -12,7 +12,7 @@ def difference(before: MemoryUsage, after: MemoryUsage, cwd_before: str = "", cw
     """By category and by line. Files are the same by where they lie from the folder of the run's command."""
     old, new = ({part.category: part.bytes for part in used.parts} for used in (before, after))
     categories = [
-        MemoryChange(category=category, before_bytes=old.get(category, 0), after_bytes=new.get(category, 0))
+        MemoryDifference(category=category, before_bytes=old.get(category, 0), after_bytes=new.get(category, 0))
         for category in dict.fromkeys((*new, *old))
     ]
     return MemoryDiff(
@@ -23,7 +23,7 @@ def difference(before: MemoryUsage, after: MemoryUsage, cwd_before: str = "", cw
     )
 
 
-def _largest_first(changes: list[MemoryChange]) -> tuple[MemoryChange, ...]:
+def _largest_first(changes: list[MemoryDifference]) -> tuple[MemoryDifference, ...]:
     return tuple(sorted((one for one in changes if one.more), key=lambda one: -abs(one.more)))
 
 
@@ -35,15 +35,15 @@ def _by_line(used: MemoryUsage, cwd: str) -> Counter[Line]:
     return found
 
 
-def _lines(old: Mapping[Line, int], new: Mapping[Line, int]) -> Iterator[MemoryChange]:
+def _lines(old: Mapping[Line, int], new: Mapping[Line, int]) -> Iterator[MemoryDifference]:
     """A line that was moved is the same where it is the only one of its function and category that went and came."""
     moved = _moved(old, new)
     for (where, category), size in new.items():
         was = old.get(moved.get((where, category), (where, category)), 0)
-        yield MemoryChange(category=category, before_bytes=was, after_bytes=size, where=where)
+        yield MemoryDifference(category=category, before_bytes=was, after_bytes=size, where=where)
     gone = old.keys() - new.keys() - set(moved.values())
     for where, category in sorted(gone):
-        yield MemoryChange(category=category, before_bytes=old[where, category], after_bytes=0, where=where)
+        yield MemoryDifference(category=category, before_bytes=old[where, category], after_bytes=0, where=where)
 
 
 def _moved(old: Mapping[Line, int], new: Mapping[Line, int]) -> dict[Line, Line]:

@@ -30,7 +30,7 @@ def growth(series: MemorySeries) -> Growth | None:
             continue
         size = len(points) // PARTS
         parts = [points[at * size : (at + 1) * size] for at in range(PARTS)]
-        levels = [median(held for _, held in part) for part in parts]
+        levels = [median(in_use for _, in_use in part) for part in parts]
         rise = levels[-1] - levels[0]
         if all(a < b for a, b in pairwise(levels)) and rise >= max(LEAST_BYTES, LEAST_PART * levels[-1]):
             steps = round(median(at for at, _ in parts[-1]) - median(at for at, _ in parts[0]))

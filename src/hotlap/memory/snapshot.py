@@ -47,8 +47,8 @@ MEMORY_PER_BYTE: Final = 16
 LEAST_SECONDS: Final = 60
 BYTES_PER_SECOND: Final = 10 << 20
 """A file may take so much longer; torch's are read at 80 MB/s and more."""
-LARGEST: Final = (1 << 62) // 1000
-"""Of a number in the file: times are in us, and become ns."""
+LARGEST: Final = 1 << 62
+"""Of a number in the file."""
 NO_CLASS: Final = "it asks for {}, and snapshots hold no classes"
 UNREADABLE: Final = (
     pickle.UnpicklingError, ArithmeticError, AttributeError, BufferError, EOFError, ImportError, LookupError,
@@ -93,7 +93,7 @@ def read_snapshot(path: Path) -> list[MemoryWindow]:
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
                 found = pool.submit(_bounded, path, memory, seconds).result()
         except BrokenProcessPool:
-            ended = f"what read it crashed, or took {seconds} s of processor time"
+            ended = f"what read it ran out of memory, crashed, or took {seconds} s of processor time"
             raise RecordError(f"{path} is no memory snapshot, or damaged: {ended}") from None
     if isinstance(found, str):
         raise RecordError(f"{path} {found}")
@@ -116,11 +116,11 @@ def _bounded(path: Path, memory: int, seconds: int) -> bytes | str:
         with path.open("rb") as file:
             packed = msgspec.msgpack.encode(windows(file))
     except MemoryError:
-        return f"unpacks to more than {memory >> 20} MiB"
+        return f"unpacks to more than {memory >> 20} MiB: it is damaged, or so much memory is not free"
     except RecordError as error:
         return f"is no memory snapshot, or damaged: {error}"
     except OverflowError:
-        return "is no memory snapshot, or damaged: its sizes add up to more than there can be"
+        return "is no memory snapshot, or damaged: its numbers add up to more than there can be"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     return packed if len(packed) <= MAX_COLUMNS else f"unpacks to more than {MAX_COLUMNS >> 20} MiB"
@@ -147,8 +147,8 @@ def windows(file: BinaryIO) -> list[MemoryWindow]:
     segments: dict[int, list[Mapping[str, Any]]] = {}
     for segment in once.dicts(found, "segments"):
         segments.setdefault(_number(segment, "device", 0), []).append(segment)
-    histories = found.get("device_traces", [])
-    traces = {at: once.dicts({"history": one}, "history") for at, one in enumerate(once.list(histories, "histories"))}
+    listed = enumerate(once.list(found.get("device_traces", []), "device_traces"))
+    traces = {at: once.dicts({"events": one}, "events") for at, one in listed}
     devices = sorted({*segments, *(at for at, trace in traces.items() if trace)})
     if len(devices) > MAX_DEVICES:
         raise RecordError(f"it has {len(devices)} devices")
@@ -264,8 +264,9 @@ class _Stacks:
         files = {file for file, _, _ in frames}
         torch = tuple({file.removesuffix(end) for end in TORCH for file in files if file.endswith(f"/torch/{end}")})
         torch += tuple({file.partition(AGENT)[0] + "/hotlap/" for file in files if AGENT in file})
-        outermost = (next((one for one in reversed(stack) if one >= 0), -1) for stack in self._stacks)
-        mains = Counter(frames[at][0] for at in outermost if at >= 0 and frames[at][2] == "<module>")
+        modules = {at for at, (_, _, function) in enumerate(frames) if function == "<module>"}
+        outermost = (next((one for one in reversed(stack) if one in modules), None) for stack in self._stacks)
+        mains = Counter(frames[at][0] for at in outermost if at is not None)
         main = mains.most_common(1)[0][0].rpartition("/")[0] + "/" if mains else ""
         standard = {file: (match[0],) if (match := STANDARD.match(file)) else () for file in files}
         theirs = {file: users(file, torch, standard[file], main) for file in files}
@@ -276,7 +277,7 @@ def _counted(trace: Sequence[Mapping[str, Any]]) -> tuple[Numbers, list[Mapping[
     """The newest entries that are events: the numbers of their actions, they, and how many came before them."""
     kinds: list[Any] = [entry.get("action") for entry in trace]
     if not {*map(type, kinds)} <= {str}:
-        raise RecordError("an entry of its history has no action")
+        raise RecordError("an event has no action")
     freed = "free_requested" if "free_requested" in kinds else "free_completed"
     events = {name: ACTIONS.index(action) for name, action in {"alloc": "alloc", freed: "free", **DRIVER}.items()}
     found = [at for at, kind in enumerate(kinds) if kind in events]
@@ -313,8 +314,8 @@ def _blocks(
             history = block.get("history")
             newest = history[0] if isinstance(history, list) and history else None
             made = newest if isinstance(newest, dict) else block
-            asked = _number(made, "requested_size" if made is block else "real_size", size)
-            yield address, asked, size, stacks.number(made), at
+            requested = _number(made, "requested_size" if made is block else "real_size", size)
+            yield address, requested, size, stacks.number(made), at
         address += size
 
 
@@ -322,11 +323,11 @@ def _window(device: int, segments: Sequence[Any], trace: Sequence[Any], once: _O
     """Of one device, all that is known."""
     stacks = _Stacks()
     rows: list[tuple[int, ...]] = []
-    held = []
+    reserved = []
     for at, segment in enumerate(segments):
         inside = once.dicts(segment, "blocks")
         rows += _blocks(segment, inside, at, stacks)
-        held.append(_segment(segment, inside))
+        reserved.append(_segment(segment, inside))
     actions, entries, left_out = _counted(trace)
     by = [stacks.number(entry) for entry in entries]
     out = next((entry for entry in trace if entry["action"] == "oom"), None)
@@ -353,16 +354,16 @@ def _window(device: int, segments: Sequence[Any], trace: Sequence[Any], once: _O
             times=tuple(1000 * time for time in _column(entries, "time_us", 0)),
             stacks=tuple(places[one] for one in by),
         ),
-        segments=tuple(held),
+        segments=tuple(reserved),
         left_out=left_out,
-        allocated_bytes=sum(one.allocated for one in held),
-        reserved_bytes=sum(one.bytes for one in held),
+        allocated_bytes=sum(one.allocated for one in reserved),
+        reserved_bytes=sum(one.bytes for one in reserved),
         mallocs=actions.count(ACTIONS.index("reserve")),
         ran_out=None
         if out is None
         else OutOfMemory(
             asked_bytes=_number(out, "size"),
-            free_bytes=_number(out, "device_free"),
+            free_bytes=_number(out, "device_free") if "device_free" in out else None,
             frames=tuple(frames[one] for one in (kept[places[out_by]] if places[out_by] >= 0 else ())),
         ),
     )

@@ -18,6 +18,7 @@ from hotlap.records.memory import (
     ACTIONS,
     BACKWARD,
     FORWARD,
+    OPTIMIZER,
     STEP_END,
     Category,
     Events,
@@ -28,21 +29,25 @@ from hotlap.records.memory import (
     MemoryUsage,
     MemoryWindow,
     ModuleMemory,
+    OutOfMemory,
     Owner,
     Stays,
 )
 
 ALLOC, FREE = ACTIONS.index("alloc"), ACTIONS.index("free")
-RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "inputs", "outputs", "held")
+RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "outputs", "held", "inputs")
 """Of owners of the same memory the first counts."""
 LASTING: Final = frozenset({"parameters", "optimizer state", "gradients", "buffers", "graph pools"})
 """May outlive their step."""
 FED: Final = frozenset({"data", "h2d", "other"})
 """Phases in which variables of the loop get the batch."""
+LOADED: Final = frozenset({"data", "h2d"})
 NAMED: Final = 3
 HOLDERS: Final = 8
 MODULES: Final = 16
 """At most: of more that are told apart by two parts of their names, the first part alone is told."""
+FIRST_STEPS: Final = 2
+"""Of the loop, over which the allocator's history is kept in any run: what is allocated later has no stack."""
 
 
 class Life(NamedTuple):
@@ -59,8 +64,8 @@ class Life(NamedTuple):
 def usage(window: MemoryWindow) -> MemoryUsage:
     """Of a window. Numbers in it that make no sense are passed over."""
     lives, totals = lives_of(window)
-    peak_bytes = max(totals)
-    peak = totals.index(peak_bytes)
+    peak = totals.index(max(totals)) if window.ran_out is None else len(totals) - 1
+    peak_bytes = totals[peak]
     told = Told(window)
     alive = [one for one in lives if one.begun < peak and (one.ended is None or one.ended >= peak)]
     sizes: dict[Category, int] = defaultdict(int)
@@ -73,7 +78,7 @@ def usage(window: MemoryWindow) -> MemoryUsage:
     rounding = sum(window.blocks.rounded) - sum(window.blocks.bytes) if window.blocks.rounded else 0
     if rounding > 0:
         sizes["rounding"] += rounding
-    step, phase = told.at(peak)
+    step, phase = told.at(peak) if window.ran_out is None else (window.ran_out.step, window.ran_out.phase)
     return MemoryUsage(
         peak_bytes=peak_bytes + max(0, rounding),
         step=step,
@@ -113,9 +118,9 @@ def lives_of(window: MemoryWindow) -> tuple[list[Life], list[int]]:
     for number in range(len(rows_of_events) - 1, -1, -1):
         action, address, size, stack = rows_of_events[number]
         if action == ALLOC and address in live:
-            held, known, ended, graph = live.pop(address)
-            lives.append(Life(address, held, stack if stack >= 0 else known, number, ended, graph))
-            total -= held
+            was, known, ended, graph = live.pop(address)
+            lives.append(Life(address, was, stack if stack >= 0 else known, number, ended, graph))
+            total -= was
         elif action == FREE and address not in live and size > 0:
             live[address] = (size, stack, number, False)
             total += size
@@ -174,6 +179,8 @@ class Told:
         phase = self.marks[began].phase if began >= 0 else ""
         if life.graph and owner is None:
             return "graph pools"
+        if began < 0 and self.window.ran_out is not None:
+            return self._as_memory_ran_out(life, owner, self.window.ran_out)
         if owner is not None and not (owner.category == "held" and phase in FED and owner.name.isidentifier()):
             return owner.category
         if phase in FED and (owner is not None or phase != "other"):
@@ -189,6 +196,30 @@ class Told:
         if life.ended is None:
             return "unknown" if phase != "backward" else "gradients"
         return "temporaries"
+
+    def _as_memory_ran_out(self, life: Life, owner: Owner | None, ran_out: OutOfMemory) -> Category:
+        """What it was then, by the phase that was open."""
+        mine = self.of_the_step(life, ran_out)
+        kept = ran_out.phase == FORWARD and ran_out.grad is not False
+        # What the backward makes has no line of the user's: it runs in a thread of its own.
+        kept = kept or (ran_out.phase == BACKWARD and (mine is None or self.where(life) is not None))
+        if owner is not None:  # with its graph, a variable of the running step holds what the backward needs
+            return "activations" if kept and mine and owner.category == "outputs" else owner.category
+        if mine is False or ran_out.phase not in {FORWARD, BACKWARD, OPTIMIZER, *LOADED}:
+            return "unknown"
+        if ran_out.phase in LOADED:
+            return "inputs" if mine else "unknown"
+        if kept:
+            return "activations"
+        return "temporaries" if mine or ran_out.phase != OPTIMIZER else "unknown"
+
+    def of_the_step(self, life: Life, ran_out: OutOfMemory) -> bool | None:
+        """Whether the step in which memory ran out had allocated it; None where that can't be told."""
+        if life.begun >= 0 and ran_out.began is not None:
+            return self.times[life.begun] >= ran_out.began
+        if self.times:  # it is older than the first event
+            return False if ran_out.began is not None and self.times[0] <= ran_out.began else None
+        return False if self.where(life) is not None and ran_out.step > FIRST_STEPS else None
 
     def where(self, life: Life) -> tuple[Frame, Frame | None] | None:
         """The user's innermost line that allocated it, and the innermost one of an installed package inside of that."""

@@ -100,15 +100,21 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the
-    user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1.
-    total_bytes: of the device; free_bytes: of it, free."""
+    user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1; began: when
+    it began, ns since the epoch (None: not known). grad: gradients were on; training: a model of the script's was in
+    training mode (both None: not known). total_bytes: of the device; free_bytes: of it, free; of host memory, the limit
+    on the process, where it has one. resident_bytes: of host memory, the most that the process held."""
 
     asked_bytes: Count | None = None
     frames: tuple[Frame, ...] = ()
     phase: str = ""
     step: Count = 0
+    began: int | None = None
+    grad: bool | None = None
+    training: bool | None = None
     total_bytes: Count | None = None
     free_bytes: Count | None = None
+    resident_bytes: Count | None = None
 
 
 class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,15 +155,16 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one category, bytes."""
+    """Memory of one category. category: what it is; bytes: of it."""
 
     category: Category
     bytes: Count
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory at the peak that one line of the user's allocated, of one category. inside: the line of an installed
-    package that it calls, where that allocates. bytes: in all of `blocks` pieces. names: of what holds some of it."""
+    """Memory at the peak that one line of the user's allocated. inside: the line of an installed package that it
+    calls, where that allocates. category: what it is. bytes: in all pieces; blocks: number of pieces. names: of what
+    holds some of it."""
 
     where: Frame
     inside: Frame | None = None
@@ -168,8 +175,8 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable of the script's that holds memory at the peak, bytes in all of `blocks` pieces. weights: with pieces
-    of the sizes of all parameters, so that it may be a copy of them."""
+    """A variable of the script's that holds memory at the peak. bytes: in all pieces; blocks: number of pieces.
+    weights: some are of the sizes of all parameters, so that it may be a copy of them."""
 
     name: str
     bytes: Count
@@ -246,7 +253,7 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[Mark, ...] = ()
 
 
-class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Memory at the peaks of two runs, bytes: of one category; where: that this line allocated, as the run after has it
     (None: of the whole category)."""
 
@@ -268,8 +275,8 @@ class MemoryDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     before_bytes: Count
     after_bytes: Count
-    categories: tuple[MemoryChange, ...] = ()
-    lines: tuple[MemoryChange, ...] = ()
+    categories: tuple[MemoryDifference, ...] = ()
+    lines: tuple[MemoryDifference, ...] = ()
 
 
 class MemorySeries(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hotlap.records.diagnosis import framed
-from hotlap.records.memory import MemoryChange, MemoryDiff, MemoryUsage, When
+from hotlap.records.memory import MemoryDiff, MemoryDifference, MemoryUsage, When
 from hotlap.records.sizes import size_text
 
 from .console import Parts, ShareBar, Tabled, at_place, columns, place_text, plain
@@ -85,7 +85,7 @@ def difference_block(found: MemoryDiff) -> Iterator[RenderableType]:
             yield Tabled(_changes(title, changes))
 
 
-def _changes(title: str, changes: Sequence[MemoryChange]) -> Table:
+def _changes(title: str, changes: Sequence[MemoryDifference]) -> Table:
     table = columns(title, "before", "after", "change", right=("before", "after", "change"), wide=(title,))
     for one in changes:
         named = one.category if one.where is None else f"{place_text(framed(one.where))}, {one.category}"

@@ -62,6 +62,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         *_fitted(tune),
         *_kept(tune),
         *_dropped(tune),
+        *_frontier(tune),
         Text(),
         labelled(_notes(tune)),
         *_next(tune, folder),
@@ -375,6 +376,22 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
     yield table
     if len(dropped) > MOST_DROPPED:
         yield plain(f"and {len(dropped) - MOST_DROPPED} more in tune.json", "dim")
+
+
+def _frontier(tune: Tune) -> Iterator[RenderableType]:
+    """Memory against time of what was tried."""
+    if len(tune.frontier) < 2:
+        return
+    right = ("a step", "peak")
+    table = columns(
+        "nothing tried beats these in both", *right, right=right, wide=("nothing tried beats these in both",)
+    )
+    for one in tune.frontier:
+        names = " + ".join(f"{use.name}{settings_text(use.settings)}" for use in one.levers) or "without levers"
+        table.add_row(plain(names), ms(one.step_ms), size_text(one.memory_bytes))
+    yield Text()
+    yield table
+    yield plain("of single starts, which prove nothing: for a recipe of another of these, tune with --only", "dim")
 
 
 def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:

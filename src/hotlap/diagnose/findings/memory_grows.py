@@ -25,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
         id="memory-grows",
         bound="memory",
         share=0.0,
-        title=f"each step leaves {size_text(most.bytes)} behind" + (f", held by {held(most)}" if most.names else ""),
+        title=f"each step leaves {size_text(most.bytes)} behind" + (f", held by {holders(most)}" if most.names else ""),
         where=framed(most.where),
         evidence=f"{most.blocks:.3g} tensors a step, over the steps that were looked at{until}",
         why="a buffer that fills up grows so too, until it is full",
@@ -47,7 +47,7 @@ def _over_the_run(rises: Growth) -> Finding:
     )
 
 
-def held(stays: Stays) -> str:
+def holders(stays: Stays) -> str:
     """What holds it, in words."""
     return ", ".join(f"`{name}`" for name in stays.names)
 
