@@ -22,12 +22,13 @@ from typing import Any
 import msgspec
 
 import hotlap.records
+from hotlap.cli.memory import MemoryDocument
 from hotlap.cli.run import RunDocument
 from hotlap.diagnose.findings import all_findings
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.levers.compiler import _compile_cache
-from hotlap.records import advice, compare, patch, peaks, profile, profilers, run, telemetry, trace, tune
+from hotlap.records import advice, compare, memory, patch, peaks, profile, profilers, run, telemetry, trace, tune
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
 from hotlap.trace.findings import all_findings as trace_findings
@@ -211,6 +212,9 @@ DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "facts": (run.Facts, "rank-K/facts.json"),
     "problem": (run.Problem, "rank-K/problems.jsonl, a line"),
     "lever-line": (tune.LeverLine, "rank-K/levers.jsonl, a line"),
+    "memory": (memory.MemoryWindow, "rank-K/memory-WHEN.json"),
+    "memory-steps": (memory.MemorySeries, "rank-K/memory-steps.json"),
+    "memory-document": (MemoryDocument, "hotlap memory --json"),
     "profile": (profile.Profile, "rank-K/profile.json"),
     "capture": (profilers.Capture, "rank-K/capture.json"),
     "lines": (profile.Lines, "rank-K/lines.json"),

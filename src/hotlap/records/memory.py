@@ -120,9 +120,10 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one device over a window.
 
-    device: `cuda:0`, `cpu`. source: who told. allocator: torch's own history; operations: results of torch's
-    operations, as on the CPU, where what an operation takes inside is not seen. installed: indices of frames in
-    installed packages; the others are the user's. first_step, steps: of the window.
+    when: as in `When`. device: `cuda:0`, `cpu`. source: who told. allocator: torch's own history; operations: results
+    of torch's operations, as on the CPU, where what an operation takes inside is not seen. frames, stacks: of blocks
+    and events, by their numbers; installed: indices of frames in installed packages, where the others are the user's.
+    first_step, steps: of the window.
     left_out: events before the first that is here, which were more than are kept. allocated_bytes, reserved_bytes: in
     blocks, and held by the allocator, at the end of the window (the first on the CPU: of what was seen); peak_bytes:
     the most in blocks, by the allocator itself, since the process began (None: not told). retries, mallocs: as of the
@@ -254,8 +255,11 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory at the peaks of two runs, bytes: of one category; where: that this line allocated, as the run after has it
-    (None: of the whole category)."""
+    """What differs between the peaks of two runs.
+
+    category: of memory. before_bytes, after_bytes: of it in either run. where: the line that allocated these, as the
+    run after has it; None: of the whole category.
+    """
 
     category: Category
     before_bytes: Count
