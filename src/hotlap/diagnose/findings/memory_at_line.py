@@ -1,6 +1,6 @@
 """One line allocates much of the peak."""
 
-from hotlap.records.diagnosis import Finding, framed
+from hotlap.records.diagnosis import Finding, framed, installed_text
 from hotlap.records.memory import OPTIMIZER
 from hotlap.records.sizes import size_text
 
@@ -30,7 +30,8 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title=f"one line makes {most.bytes / usage.peak_bytes:.0%} of the memory peak ({most.category})",
         where=framed(most.where),
-        evidence=f"{size_text(most.bytes)} of {size_text(usage.peak_bytes)} in {most.blocks} tensors, in the "
+        evidence=(f"inside of it {installed_text(most.inside)}; " if most.inside else "")
+        + f"{size_text(most.bytes)} of {size_text(usage.peak_bytes)} in {most.blocks} tensors, in the "
         f"{usage.phase}",
         instead="`fused=True` in the optimizer, which updates in place; or `foreach=False`, which is slower"
         if in_step
