@@ -47,6 +47,8 @@ NAMED: Final = 3
 HOLDERS: Final = 8
 TOGETHER: Final = 4
 """Parts of one variable that hold memory, from which on it is told as one."""
+MOST_OF_IT: Final = 0.8
+"""Of the weights, and of what is held, that have the same sizes, where one may be a copy of the other."""
 KEY: Final = re.compile(r"\['[^']*'\]")
 ROOT: Final = re.compile(r"[.\[:]")
 """Ends the variable in a name."""
@@ -208,18 +210,15 @@ class Told:
         if phase in FED and (owner is not None or phase != "other"):
             return "inputs"
         if began < 0:
-            at = self.where(life)
-            if at is not None and at[0] in self.leaking:
-                return "activations"
-            lasts = life.ended is None and self.marks and self.window.source == "allocator"
+            lasts = life.ended is None and bool(self.marks) and self.window.source == "allocator"
+            if lasts and self.leaking:
+                return "activations" if (self.where(life) or (None,))[0] in self.leaking else "unknown"
             return "workspaces" if lasts else "unknown"
         if life.ended is not None and self.phases[self.interval(life.ended)] == self.phases[began]:
             return "temporaries"
         if phase == "forward":
             return "activations"
-        if life.ended is None:
-            return "unknown" if phase != "backward" else "gradients"
-        return "temporaries"
+        return "unknown" if life.ended is None else "temporaries"
 
     def _as_memory_ran_out(self, life: Life, owner: Owner | None, ran_out: OutOfMemory) -> Category:
         """What it was then, by the phase that was open."""
@@ -294,7 +293,8 @@ def _holders(told: Told, alive: Iterable[Life]) -> Iterable[Holder]:
         sizes[variable if parts[variable] >= TOGETHER else name].append(size)
     weights = sorted(one.bytes for one in alive if told.category(one) == "parameters")
     for name in sorted(sizes, key=lambda one: -sum(sizes[one]))[:HOLDERS]:
-        copies = len(weights) > 1 and Counter(weights) <= Counter(sizes[name])
+        alike = sum((Counter(weights) & Counter(sizes[name])).elements())
+        copies = len(weights) > 1 and alike >= MOST_OF_IT * max(sum(weights), sum(sizes[name]))
         yield Holder(name=name, bytes=sum(sizes[name]), blocks=len(sizes[name]), weights=copies)
 
 
