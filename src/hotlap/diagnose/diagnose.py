@@ -355,8 +355,8 @@ def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[
     """That the numbers are those of a machine that others keep busy, where it took a notable share of the step. A quota
     is the command's own, and holds the next time too."""
     waits = cpu_crowded.waits(measured) if cpu_crowded.by_others(measured) else None
-    stolen = sum(one.cost_ms or 0.0 for one in findings if one.id == "cpu-steal") / measured.step_ms
-    waited = waits.cost_ms / measured.step_ms if waits is not None else 0.0
+    stolen = measured.of_step(sum(one.cost_ms or 0.0 for one in findings if one.id == "cpu-steal"))
+    waited = measured.of_step(waits.cost_ms) if waits is not None else 0.0
     if max(waited, stolen) >= LEAST_NAMED:
         what = (
             ": cores were taken away"

@@ -268,4 +268,4 @@ def _rate(told: Sequence[tuple[Phases | None, int | None]], steady: SteadySteps,
     if not looked_at or missing > most_without * len(looked_at):
         return None
     took_ms = len(steady.steps) * step_time(steady.times, steady.period)
-    return 1000 * sum(times * (one[1] or 0) for one, times in looked_at) / took_ms
+    return 1000 * sum(times * (one[1] or 0) for one, times in looked_at) / took_ms if took_ms else None

@@ -46,8 +46,11 @@ Frame = tuple[str, Count, str]
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
-    """What was allocated at the end of the window: address, bytes that were asked for, bytes with the allocator's
-    rounding, stack that allocated it, segment (index into `segments`, -1: not known)."""
+    """What was allocated at the end of the window.
+
+    addresses: of each. bytes: that were asked for; rounded: with what the allocator adds. stacks: that allocated it.
+    segments: index into those of the window, -1: not known.
+    """
 
     addresses: Numbers = ()
     bytes: Numbers = ()
@@ -57,7 +60,11 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in the window, in order: index into ACTIONS, address, bytes, ns since the epoch, stack."""
+    """What happened in the window, in order.
+
+    actions: index into `ACTIONS`. addresses, bytes: of the block or segment. times: ns since the epoch. stacks: that
+    did it.
+    """
 
     actions: Numbers = ()
     addresses: Numbers = ()
@@ -67,7 +74,9 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the allocator holds of the driver in one piece, at the end of the window. bytes: of it; allocated: of
+    """What the allocator holds of the driver in one piece, at the end of the window.
+
+    address: of it. bytes: of it; allocated: of
     these, in blocks that are in use; free: the largest block that is not. graph: a pool of a CUDA graph's. stream:
     address of the stream that it serves."""
 
@@ -178,7 +187,7 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the script's that holds memory at the peak. bytes: in all pieces; blocks: number of pieces.
-    weights: some are of the sizes of all parameters, so that it may be a copy of them."""
+    weights: most of it has the sizes of most parameters, so that it may be a copy of them."""
 
     name: str
     bytes: Count

@@ -140,6 +140,10 @@ class Measured:
         total = self.unseen_ms + self.took_ms(*PHASES)
         return self.took_ms(*names) / total if total else 0.0
 
+    def of_step(self, ms: float) -> float:
+        """Share of the step that so many ms are; 0 of a step that took no time."""
+        return ms / self.step_ms if self.step_ms else 0.0
+
     def took_ms(self, *names: str) -> float:
         """Ms a step that phases take, on the same clock."""
         times = self.gpu_phases or self.phases

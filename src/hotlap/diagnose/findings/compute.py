@@ -49,12 +49,7 @@ def find(measured: Measured) -> Finding | None:
     backward holds of an exchange between ranks, or workers take of the cores."""
     waiting = waited(measured)
     taken = measured.taken_ms + unused_ms(measured)
-    share = (
-        measured.share(*MODEL)
-        - exchange_share(measured)
-        - waiting
-        - (taken / measured.step_ms if measured.step_ms else 0.0)
-    )
+    share = measured.share(*MODEL) - exchange_share(measured) - waiting - measured.of_step(taken)
     if share <= (LEAST_COST if waiting else 0.0):
         return None
     root = measured.root

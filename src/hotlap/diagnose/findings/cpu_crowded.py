@@ -101,7 +101,7 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="cpu-crowded",
         bound="unknown",
-        share=min(1.0, found.own / measured.step_ms) if itself else 0.0,
+        share=min(1.0, measured.of_step(found.own)) if itself else 0.0,
         cost_ms=found.cost_ms,
         title="threads wait for a core",
         where=call_of(facts, ("DataLoader",)) if _workers_crowd(measured) else None,
@@ -186,7 +186,7 @@ def _workers_wait(measured: Measured) -> bool:
     loader, use, host = measured.loader, measured.cpu, _host(measured)
     if loader is None or not loader.workers or use is None or use.waited_ms is None or host is None:
         return False
-    own = 1000 * (host.waited_ms or 0.0) / measured.step_ms if measured.step_ms else 0.0
+    own = measured.of_step(1000 * (host.waited_ms or 0.0))
     return use.waited_ms - own >= LEAST_WORKERS * 1000 * loader.workers
 
 

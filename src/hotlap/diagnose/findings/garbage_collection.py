@@ -28,7 +28,7 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="garbage-collection",
         bound="unknown",
-        share=min(1.0, gc_ms / measured.step_ms),
+        share=min(1.0, measured.of_step(gc_ms)),
         cost_ms=gc_ms,
         title="Python's garbage collector",
         where=called,

@@ -25,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
     """Share: the data phase; on CUDA what the device waited there: a wait that it does not feel is free. On the CPU
     also what workers take of the model's cores."""
     taken_ms = measured.taken_ms
-    share = min(1.0, measured.share("data") + (taken_ms / measured.step_ms if measured.step_ms else 0.0))
+    share = min(1.0, measured.share("data") + measured.of_step(taken_ms))
     loader = measured.loader
     if share < LEAST or loader is None:
         return None

@@ -40,7 +40,7 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="late-mallocs",
         bound="memory",
-        share=min(1.0, kernel_ms / measured.step_ms) if named else 0.0,
+        share=min(1.0, measured.of_step(kernel_ms)) if named else 0.0,
         cost_ms=min(kernel_ms, measured.step_ms) if named else None,
         title="memory is short: torch's cache is freed and filled again"
         if short

@@ -51,7 +51,7 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id=ID,
         bound="launch" if grown and measured.cuda and measured.drained else "unknown",
-        share=min(1.0, lost / measured.step_ms),
+        share=min(1.0, measured.of_step(lost)),
         cost_ms=lost,
         title=PILE_UP if grown else "each step takes longer than the last",
         where=again or joined,

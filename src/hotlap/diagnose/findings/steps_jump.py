@@ -53,7 +53,7 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="steps-jump",
         bound=inside if jump.phase in MODEL else "unknown",
-        share=min(1.0, lost / measured.step_ms),
+        share=min(1.0, measured.of_step(lost)),
         cost_ms=lost,
         title=f"from step {jump.step} on each takes {jump.after_ms / jump.before_ms:.1f} times as long: {what}",
         where=jump.where,

@@ -20,7 +20,7 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="unused-forwards",
         bound="compute",
-        share=took / measured.step_ms,
+        share=measured.of_step(took),
         cost_ms=took,
         title=f"{most.name} computes with gradients, but no backward follows",
         where=measured.place_at(most.place),
