@@ -141,7 +141,7 @@ def test_a_line_that_makes_much_of_the_peak(category: str, phase: str, advice: s
         {"lines": ()},
         {"lines": (line(share=0.19),)},
         {"lines": (line(share=0.29, blocks=5),)},
-        {"lines": (line(share=0.9, blocks=46),)},  # a layer, which a deep model calls again and again
+        {"lines": (line(share=0.9, blocks=31),)},  # a layer, which a deep model calls again and again
         {"lines": (line("parameters"), line("gradients"), line("held"))},
         {"lines": (line(peak=30 * MIB),), "peak_bytes": 30 * MIB},  # of a small model
     ],

@@ -8,7 +8,7 @@ from ._base import Measured
 
 LEAST, LEAST_OF_FEW, FEW = 0.3, 0.2, 4
 """Of the peak, and of the peak in so few tensors."""
-LEAST_EACH = 0.02
+LEAST_EACH = 0.03
 """Of the peak: a line that a model of many layers calls for each makes many, and that is what the model is."""
 LEAST_BYTES = 2**24
 INSTEAD = {
