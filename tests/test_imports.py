@@ -12,9 +12,9 @@ FLOORS = (
     ("records",),
     ("runs",),
     ("agent", "launch"),
-    ("diagnose", "levers", "profilers", "source", "trace"),
+    ("diagnose", "levers", "memory", "profilers", "source", "trace"),
     ("experiment",),
-    ("patch", "tune"),
+    ("patch", "scale", "tune"),
     ("cli", "export", "report"),
 )
 """Of DESIGN.md, lowest first; `runs` lies between the records and who writes them."""

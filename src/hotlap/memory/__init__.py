@@ -1,0 +1,1 @@
+"""What the memory of a run means."""

@@ -1,0 +1,218 @@
+"""How memory, or time, grows with one number, by a few measured points, and what it is elsewhere.
+
+Memory of a step is the largest of several parts: one that no option changes (the optimizer's update), one that grows
+with the batch, and attention without a fused kernel with the square of the length. So it is convex: the line through
+the last two points is never above it. A model counts once it predicted a point that it had not seen: the last one. How
+far it missed there says how wide the range around a prediction is.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from hotlap.records.fit import Range, Shape
+
+WIDER: Final = 3.0
+"""Of a model's miss at the last point: what curvature too small to see there comes to, where points double."""
+REACH: Final = 16
+"""Times the largest value that was measured. Beyond, nothing but `at least` is said."""
+SIMPLER: Final = 4.0
+"""A model with more coefficients has to miss by so many times less."""
+
+
+class Noise(NamedTuple):
+    """Of a quantity, as shares of it. flat: it changed by less, so not at all. miss: a model may be off by so much at a
+    point that it had not seen. floor: no model is trusted to be nearer than this."""
+
+    flat: float
+    miss: float
+    floor: float
+
+
+PEAK: Final = Noise(flat=0.002, miss=0.005, floor=0.001)
+"""Of bytes in tensors, the same in each run but for the allocator's rounding."""
+HELD: Final = Noise(flat=0.01, miss=0.02, floor=0.005)
+"""Of bytes that the allocator holds, in pieces of 2 MiB and more; of a process's resident memory."""
+TIME: Final = Noise(flat=0.05, miss=0.05, floor=0.02)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity over the values of an option. measured: of each value."""
+
+    measured: Mapping[int, float]
+    noise: Noise
+
+    @cached_property
+    def _points(self) -> Sequence[tuple[int, float]]:
+        return sorted(self.measured.items())
+
+    @property
+    def last(self) -> int:
+        """The largest value that was measured. Raises ValueError where none was."""
+        return max(self.measured)
+
+    @property
+    def shape(self) -> Shape:
+        """How it grows."""
+        return self._model.shape
+
+    @property
+    def settled(self) -> bool:
+        """Whether a model predicted a point that it had not seen."""
+        return self._model.at is not None
+
+    @cached_property
+    def _model(self) -> "_Model":
+        points = self._points
+        if len(points) < 2:
+            return _Model("unknown")
+        least, most = min(self.measured.values()), max(self.measured.values())
+        if most - least <= self.noise.flat * most:
+            return _Model("flat")
+        if points[-1][1] < points[0][1]:
+            return _Model("falling")
+        return _model_of(points, self.noise) or _Model("unclear" if len(points) > 2 else "unknown")
+
+    def at(self, value: int) -> Range | None:
+        """Where it lies at a value; as measured where it was. None where nothing is known of it."""
+        if value in self.measured:
+            return Range(low=self.measured[value], likely=self.measured[value], high=self.measured[value])
+        if not self.measured:
+            return None
+        if value > self.last:
+            return self._beyond(value)
+        return self._within(value)
+
+    def _within(self, value: int) -> Range:
+        """At a value below one that was measured: between its neighbours, if a model does not say more."""
+        model, points = self._model, self._points
+        if model.at is not None and value >= model.start:
+            return _around(model.at(value), WIDER * model.miss)
+        sides = [
+            max((y for x, y in points if x < value), default=0.0),
+            next(y for x, y in points if x > value),
+        ]
+        return Range(low=min(sides), high=max(sides)) if model.shape != "falling" else Range(low=min(sides))
+
+    def _beyond(self, value: int) -> Range:
+        """At a value above all that were measured."""
+        model, points = self._model, self._points
+        (last, top), far = points[-1], value / self.last
+        least = top * (1 - self.noise.floor)
+        if model.shape == "falling":
+            return Range(low=0.0, high=top * (1 + self.noise.floor))
+        if model.at is not None:
+            found = _around(model.at(value), WIDER * model.miss * far)
+            low = max(found.low, least)
+            return Range(low=low) if far > REACH else Range(low=low, likely=found.likely, high=found.high)
+        if model.shape == "flat" or len(points) < 2:
+            return Range(low=least)
+        return self._bounds(value, least)
+
+    def _bounds(self, value: int, least: float) -> Range:
+        """Beyond, where no model holds. The coefficients of what takes memory are not negative: so it is no more than
+        the last point's share of a parabola through the origin, which is not said of two points alone."""
+        points = self._points
+        (last, top), far = points[-1], value / self.last
+        slopes = [(two[1] - one[1]) / (two[0] - one[0]) for one, two in pairwise(points)]
+        convex = all(two >= one * (1 - self.noise.miss) for one, two in pairwise(slopes))
+        low = max(least, (top + slopes[-1] * (value - last)) * (1 - self.noise.miss)) if convex else least
+        if len(points) < 3 or far > REACH:
+            return Range(low=low)
+        if convex:
+            high = min(top * far**2, max(top * far, _quadratic(points[-3:])(value)))
+        else:
+            lines = [_line((one, two)) for at, one in enumerate(points) for two in points[at + 1 :]]
+            high = max(top, *(line(value) for line in lines))
+        return Range(low=low, high=max(low, high) * (1 + self.noise.miss))
+
+    def largest(self, limit: float) -> tuple[int | None, int | None]:
+        """The largest value that stays within a limit for sure, 0 for none, and that which it may at most be; None for
+        what the points do not tell."""
+        if self.shape in ("falling", "unknown") and len(self.measured) < 2:
+            return None, None
+        most = REACH * self.last
+        sure = _most(lambda value: _within_limit(self._range(value).high, limit), most)
+        possible = _most(lambda value: self._range(value).low <= limit, most)
+        return (sure or self._sure(limit)), None if possible == most else possible
+
+    def _range(self, value: int) -> Range:
+        return self.at(value) or Range(low=0.0)
+
+    def _sure(self, limit: float) -> int:
+        """By the measured points alone."""
+        return max((x for x, y in self._points if y <= limit), default=0)
+
+
+class _Model(NamedTuple):
+    """at: the quantity at a value, from start on; None where no model holds. miss: at the last point, before it was
+    used, as a share; never below the noise's floor."""
+
+    shape: Shape
+    at: Callable[[float], float] | None = None
+    miss: float = 0.0
+    start: float = 0.0
+
+
+def _model_of(points: Sequence[tuple[int, float]], noise: Noise) -> _Model | None:
+    """The simplest model that predicted the last of three points or more as well as others; None where none did."""
+    seen, last = points[:-1], points[-1]
+    if len(seen) < 2:
+        return None
+    tries: list[tuple[Shape, Callable[[float], float], Sequence[tuple[int, float]]]] = [("linear", _line(seen), points)]
+    if len(seen) > 2:
+        tries += [("bent", _line(seen[-2:]), points[-3:]), ("quadratic", _quadratic(seen), points)]
+    missed = [abs(at(last[0]) - last[1]) / last[1] if last[1] else math.inf for _, at, _ in tries]
+    best = max(noise.floor, SIMPLER * min(missed))
+    for (shape, _, used), miss in zip(tries, missed, strict=True):
+        if miss <= min(best, noise.miss):
+            at = _quadratic(used) if shape == "quadratic" else _line(used)
+            return _Model(shape, at, max(noise.floor, miss), used[0][0] if shape == "bent" else 0.0)
+    return None
+
+
+def _line(points: Sequence[tuple[int, float]]) -> Callable[[float], float]:
+    return _polynomial(points, 1)
+
+
+def _quadratic(points: Sequence[tuple[int, float]]) -> Callable[[float], float]:
+    return _polynomial(points, 2)
+
+
+def _polynomial(points: Sequence[tuple[int, float]], degree: int) -> Callable[[float], float]:
+    """By least squares of relative errors, in units of the last point's value, in which all is near 1."""
+    unit = points[-1][0]
+    xs = np.array([x / unit for x, _ in points])
+    ys = np.array([y for _, y in points])
+    weights = 1 / np.maximum(ys, 1e-9 * ys.max())
+    found, *_ = np.linalg.lstsq(np.vander(xs, degree + 1) * weights[:, None], ys * weights, rcond=None)
+    return lambda value: float(np.polyval(found, value / unit))
+
+
+def _around(centre: float, share: float) -> Range:
+    centre = max(0.0, centre)
+    return Range(low=centre / (1 + share), likely=centre, high=centre * (1 + share))
+
+
+def _within_limit(high: float | None, limit: float) -> bool:
+    return high is not None and high <= limit
+
+
+def _most(holds: Callable[[int], bool], most: int) -> int:
+    """The largest value from 1 to `most` up to which something holds; 0 for none."""
+    if not holds(1):
+        return 0
+    low, high = 1, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low
