@@ -20,6 +20,7 @@ from .guard import Guard, hook
 from .hooks.forward import Finder
 from .host import Host
 from .lines import Places
+from .memory import Memory
 from .peaks import Peaks
 from .probe import Probe
 from .profile import Profile
@@ -81,6 +82,7 @@ class Agent:
         self.wasted = Wasted(self.steps.optimizers, Places().caller)
         if session.levers or session.turns:  # some leave themselves out where parameters have hooks
             self.wasted.give_up()
+        self.memory = Memory(session, self)
         self.stopper = Stopper(session, self)
         self.profile: Profile = Profile(session, self)
         self.guard.undo = self.profile.give_up
@@ -185,6 +187,7 @@ class Agent:
         self._count(segment, kind)
         self.besides.step_done(recorder.index)
         self.unused.step_done(recorder.index)
+        self.memory.step_done(recorder.index)
         index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
         if self.stopper.wanted:
             disturbed = bool(segment.compiles or segment.probe)
@@ -261,6 +264,7 @@ class Agent:
             self.step_sampling.finish()
         self.steps.finish()
         self.profile.finish()
+        self.memory.finish()
         if not self.recorder.index:
             self._write_seen()
             return

@@ -45,7 +45,7 @@ HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 AGENT: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
-BETWEEN: Final = frozenset(AGENT + name for name in ("lines.py", "profile.py", "guard.py", "hooks/transfer.py"))
+BETWEEN: Final = frozenset(AGENT + name for name in ("lines.py", "operations.py", "profile.py", "guard.py", "hooks/transfer.py"))
 """Between an op and what calls it: what sees it, and the wrapper of the script's own transfers."""
 LEFT_OUT: Final = ("profiler::", "aten::detach")
 """Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what
@@ -158,12 +158,69 @@ class OpMode(DispatchMode):  # type: ignore[misc]
         return made
 
 
-class Lines:
-    """What one step's ops, phases and waits were called by; the document of lines.json."""
+class OpWatch:
+    """Sees the ops of the thread that made it while `looking`."""
 
     def __init__(self, tell: Callable[..., None]) -> None:
         """tell(act, *of) calls `act(*of)` under the guard."""
         self.places = Places()
+        self.looking = False
+        self._outside = False
+        self._thread = threading.get_ident()
+        self._tell = tell
+        self._mode = OpMode(lambda *of: tell(self._op, *of), lambda made: tell(self._done, made))
+
+    def _op(self, func: Any, args: Any, kwargs: Any) -> None:
+        """An op is about to be called."""
+        raise NotImplementedError
+
+    def _done(self, made: Any) -> None:
+        """It was, and returned this."""
+        raise NotImplementedError
+
+    @property
+    def mode_stays(self) -> bool:
+        """Whether the mode can't be taken off here: the end of a torch.inference_mode that began with it has torch look
+        for a mode again, and fail where there is none."""
+        return self._outside and torch.is_inference_mode_enabled() and self._mode in mode_stack()
+
+    def forget(self) -> None:
+        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay. One that
+        can't be taken off does nothing from here on."""
+        self.looking = False
+        if self.mode_stays or self._mode not in mode_stack():
+            return
+        above = []
+        while (top := pop_mode()) is not self._mode:
+            above.append(top)
+        for other in reversed(above):
+            push_mode(other)
+
+    @contextlib.contextmanager
+    def _looking(self, ops: bool) -> Iterator[None]:
+        self.looking = True
+        self._outside = not torch.is_inference_mode_enabled()
+        if ops:
+            push_mode(self._mode)
+        try:
+            yield
+        finally:
+            self.forget()
+
+
+def caller_of_op() -> FrameType | None:
+    """The frame that calls an op which is being told of; None where it is hotlap's own, as when it reads the loss."""
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and caller.f_code.co_filename in BETWEEN:
+        caller = caller.f_back
+    return None if caller is None or caller.f_code.co_filename.startswith(AGENT) else caller
+
+
+class Lines(OpWatch):
+    """What one step's ops, phases and waits were called by; the document of lines.json."""
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        super().__init__(tell)
         self.ops: list[tuple[str, int, int, str]] = []
         self.phases: dict[str, Place] = {}
         self.begins: list[tuple[str, int]] = []
@@ -176,11 +233,6 @@ class Lines:
         self._products: Counter[int] = Counter()
         self.steps = 0
         self.skipped = ""
-        self.looking = False
-        self._outside = False
-        self._thread = threading.get_ident()
-        self._tell = tell
-        self._mode = OpMode(lambda *of: tell(self._op, *of), lambda made: tell(self._done, made))
         self._repeats = Repeats()
         self._doing: Op | None = None
         self._again = False
@@ -242,17 +294,6 @@ class Lines:
             yield
 
     @contextlib.contextmanager
-    def _looking(self, ops: bool) -> Iterator[None]:
-        self.looking = True
-        self._outside = not torch.is_inference_mode_enabled()
-        if ops:
-            push_mode(self._mode)
-        try:
-            yield
-        finally:
-            self.forget()
-
-    @contextlib.contextmanager
     def _told(self, holder: Any, attribute: str, act: Callable[..., None]) -> Iterator[None]:
         """Tell `act(args, kwargs, made)` when a function has been called; it is the script's own again afterwards."""
         original = getattr(holder, attribute, None)
@@ -303,24 +344,6 @@ class Lines:
         if not by_module and len(self.autocasts) < MOST_AUTOCASTS:
             self.autocasts.append(place)
 
-    @property
-    def mode_stays(self) -> bool:
-        """Whether the mode can't be taken off here: the end of a torch.inference_mode that began with it has torch look
-        for a mode again, and fail where there is none."""
-        return self._outside and torch.is_inference_mode_enabled() and self._mode in mode_stack()
-
-    def forget(self) -> None:
-        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay. One that
-        can't be taken off does nothing from here on."""
-        self.looking = False
-        if self.mode_stays or self._mode not in mode_stack():
-            return
-        above = []
-        while (top := pop_mode()) is not self._mode:
-            above.append(top)
-        for other in reversed(above):
-            push_mode(other)
-
     def _op(self, func: Any, args: Any, kwargs: Any) -> None:
         self._doing = self._masks.doing = None
         if not self.looking or threading.get_ident() != self._thread:
@@ -329,11 +352,9 @@ class Lines:
         name = str(func) if schema is None else str(schema.name)
         if name.startswith(LEFT_OUT):
             return
-        caller: FrameType | None = sys._getframe(1)
-        while caller is not None and caller.f_code.co_filename in BETWEEN:
-            caller = caller.f_back
-        if caller is None or caller.f_code.co_filename.startswith(AGENT):
-            return  # hotlap's own, as when it reads the loss
+        caller = caller_of_op()
+        if caller is None:
+            return
         place = self.places.innermost(caller)
         if place is None:
             return

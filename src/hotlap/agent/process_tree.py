@@ -10,6 +10,7 @@ from typing import Final
 
 MOST_BYTES: Final = 1 << 20
 CHUNK: Final = 1 << 16
+PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def read(path: object) -> str:
@@ -34,6 +35,12 @@ def peak_rss() -> int | None:
     """Peak resident memory of this process, where Linux tells. (`ru_maxrss` counts what the parent had before exec.)"""
     told = read("/proc/self/status").partition("VmHWM:")[2].split()
     return int(told[0]) * 1024 if told else None
+
+
+def rss() -> int | None:
+    """Resident memory of this process, bytes, where Linux tells."""
+    told = read("/proc/self/statm").split()
+    return int(told[1]) * PAGE if len(told) > 1 else None
 
 
 def stat(task: object) -> list[str]:

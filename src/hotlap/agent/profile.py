@@ -2,7 +2,7 @@
 
 In order, a step or more each: where the training thread is (`samples`), the lines that call ops (`lines`), the lines
 that wait for the device (CUDA), one step in which torch.profiler warms up, the steps that it records, and where memory
-is asked for as many whose allocations on the device are kept (CUDA). From the first on, to the end, steps that take
+is asked for some in which that is looked at (`memory.py`). From the first on, to the end, steps that take
 much longer are looked at too. All of these, and the step in which the trace is written, are marked `probe`, so that no
 time is quoted from them. Ranks begin at the same step and take the same windows.
 
@@ -39,10 +39,7 @@ from .samples import LongSteps, Samples
 from .torch_internals import (
     PREPARE_TRACE,
     compiled_frames,
-    dump_memory,
-    memory_is_recorded,
     profiler_enabled,
-    record_memory,
 )
 
 if TYPE_CHECKING:
@@ -58,9 +55,6 @@ WINDOW, SAMPLE, OP, LABEL, EXPORT = (
 NSIGHT: Final = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH", "NV_COMPUTE_PROFILER_PERFWORKS_DIR")
 """Set in what nsys and ncu start (seen). NVTX itself looks for the second, which ncu sets with --nvtx only."""
 TRACE: Final = "trace.json.gz"
-SNAPSHOT: Final = "memory_snapshot.pickle"
-"""As torch writes it and https://pytorch.org/memory_viz reads it; hotlap only names it."""
-MOST_ALLOCATIONS: Final = 100_000
 SAMPLED_STEPS: Final = 10
 SAMPLED_S: Final = 1.0
 """One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
@@ -117,7 +111,6 @@ class Profile:
                 "device": False,
                 "memory": session.profile_memory,
                 "stacks": session.profile_stacks,
-                "snapshot": None,
             }
 
     def install(self) -> None:
@@ -193,17 +186,25 @@ class Profile:
     def _waits(self) -> bool:
         """Whether a turn waits for a phase outside of torch.inference_mode, whose end has no dispatch mode on that came
         in it, and one on that left in it."""
-        stays = self.lines is not None and self.lines.mode_stays
+        modes = (self.lines, self.agent.memory.operations)
+        stays = any(one is not None and one.mode_stays for one in modes)
         return stays or (torch.is_inference_mode_enabled() and not self.agent.steps.infers)
 
     def _enter(self, phase: int) -> None:
         if self.lines is not None:
             self.lines.phase(PHASES[phase])
+        if self.agent.memory.looking:
+            self.agent.memory.phase(phase)
         self.labels.enter(phase)
 
     def leave(self) -> None:
         """The innermost phase ends."""
-        self.agent.guard.spare(LABEL, self.give_up, self.labels.leave)
+        self.agent.guard.spare(LABEL, self.give_up, self._leave)
+
+    def _leave(self) -> None:
+        if self.agent.memory.looking:
+            self.agent.memory.phase(self.agent.timeline.stack[-1])
+        self.labels.leave()
 
     def unwind(self) -> None:
         """All of them do."""
@@ -217,16 +218,20 @@ class Profile:
             if self.session.capture_steps:
                 yield from capture_window(self.agent, self.record, self.labels)
             else:
-                yield from self._sample_window()
-                yield from self._line_windows()
-                yield from self._trace_windows()
-                yield from self._memory_window()
+                if self.session.profile_steps:
+                    yield from self._sample_window()
+                    yield from self._line_windows()
+                    yield from self._trace_windows()
+                if self.session.memory:
+                    yield from self.agent.memory.window()
         except Ended as ended:
             self.record["note"] = str(ended)
         self.seen = None  # also where no trace was begun: it holds tensors, and follows each backward
         self._write_record()
 
     def _write_record(self) -> None:
+        if not (self.session.profile_steps or self.session.capture_steps):
+            return
         self.agent.folder().replace("capture.json" if self.session.capture_steps else "profile.json", self.record)
 
     def _sample_window(self) -> Windows:
@@ -271,7 +276,7 @@ class Profile:
         (which most do not) another: it computes what the training does, of the same weights. Ranks take the same."""
         try:
             for left in range(0 if self.agent.world > 1 else MOST_EVALUATED, -1, -1):
-                lines = self.lines = self.seen = Lines(self._tell)
+                lines = self.lines = self.seen = Lines(self.tell)
                 lines.skipped = self._no_ops()
                 with lines.watching(ops=not lines.skipped):
                     yield
@@ -303,8 +308,8 @@ class Profile:
             return "torch.compile is in use: its graphs would be compiled again"
         return "the script uses its own dispatch mode" if other_modes() else ""
 
-    def _tell(self, act: Callable[..., None], *of: Any) -> None:
-        """An op is called. The mode can't be taken out from inside of one."""
+    def tell(self, act: Callable[..., None], *of: Any) -> None:
+        """Act under the guard: an op is called. The mode can't be taken out from inside of one."""
         if self.agent.guard.on and not self.failed:
             self.agent.guard.spare(OP, self._fail, act, *of)
 
@@ -363,27 +368,6 @@ class Profile:
             why = why or "the trace could not be written; problems.jsonl says why"
         if why:
             raise Ended(why)
-
-    def _memory_window(self) -> Windows:
-        """Steps whose allocations on the device are kept with their stacks, for memory_viz."""
-        history = record_memory
-        if not (self.session.profile_memory and torch.cuda.is_initialized() and history):
-            return
-        if memory_is_recorded():
-            self.record["note"] = (
-                "no memory snapshot: the script already records the allocator's history, or this torch does not tell"
-            )
-            return
-        target = f"{self.agent.folder().path}/{SNAPSHOT}"
-        history(enabled="all", context="all", stacks="python", max_entries=MOST_ALLOCATIONS)
-        try:
-            for _ in range(self.session.profile_steps):
-                yield
-            dump_memory(f"{target}.part")
-            os.replace(f"{target}.part", target)
-            self.record["snapshot"] = SNAPSHOT
-        finally:
-            history(enabled=None)
 
     def _activities(self) -> list[Any]:
         kinds = torch.profiler.ProfilerActivity
@@ -451,6 +435,7 @@ class Profile:
         windows, self.windows = self.windows, None
         if windows is not None:
             windows.close()
+        self.agent.memory.give_up()
         if self.lines is not None and self.lines.mode_stays:
             self.failed, self.agent.timeline.watch = True, self  # again, at the next phase
         if self.session.windows and not self.taken and self.agent.pid == os.getpid():
@@ -462,6 +447,8 @@ class Profile:
         self.agent.timeline.watch = None
         if self.lines is not None:
             self.lines.forget()
+        if self.agent.memory.operations is not None:
+            self.agent.memory.operations.forget()
 
 
 @contextlib.contextmanager

@@ -47,6 +47,7 @@ def _install(agent: Agent) -> None:
     for seam in SEAMS:
         seam.install(agent)
     agent.profile.install()
+    agent.memory.install()
     agent.host.install()
     for name in list(sys.modules):
         if name.startswith(("hotlap.agent", "hotlap.records")):

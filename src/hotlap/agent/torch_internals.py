@@ -45,6 +45,8 @@ ENGINE_CODE: Final = getattr(_get("autograd.graph._engine_run_backward", None), 
 """To tell the frames around a backward. Lacking: None, and what the backward calls is charged to who called it."""
 graph_task: Final = _get("_C._current_graph_task_id", lambda: 0)
 """The backward that this thread runs, -1 for none. Lacking: 0, as within one; no update is recorded then."""
+current_node: Final = _get("_C._current_autograd_node", lambda: None)
+"""The node whose backward this thread runs, None outside of one. Lacking: what a backward takes has no line."""
 keeps_graph: Final = _get("_C._autograd._get_current_graph_task_keep_graph")
 """In a backward, whether its graph may be used again. graph-training asks `missing_for_replays` first."""
 PythonNode: Final = _get("_C._FunctionBase", object)
@@ -79,6 +81,11 @@ tree_flatten: Final = _get("utils._pytree.tree_flatten")
 tree_unflatten: Final = _get("utils._pytree.tree_unflatten")
 tree_leaves: Final = _get("utils._pytree.tree_leaves")
 """Tensors in nested values, as torch itself takes these apart."""
+
+
+def local_part(tensor: Any) -> Any:
+    """Of a DTensor what lies on this device; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def is_dense(tensor: Any) -> bool:
@@ -321,7 +328,14 @@ PREPARE_TRACE: Final = (torch.autograd.profiler.profile, "_prepare_trace")
 profiler_enabled: Final = _get("autograd._profiler_enabled", lambda: False)
 _profiler_type: Final = _get("_C._autograd._profiler_type", None)
 """Whether a profiler is on, and which. Lacking: none is."""
-record_memory: Final = _get("cuda.memory._record_memory_history", None)
+memory_snapshot: Final = _get("cuda.memory._snapshot")
+observe_out_of_memory: Final = _get("_C._cuda_attach_out_of_memory_observer")
+"""Call this when the allocator gives up. Lacking, as without CUDA: what was live then is not told."""
+when_cuda_begins: Final = _get("cuda._lazy_call")
+"""Call this once the script has initialised CUDA. Lacking: memory before the loop is not told."""
+RECORD_MEMORY: Final = (torch.cuda.memory, "_record_memory_history")
+"""By which a script records it; patched. Lacking: nothing is."""
+record_memory: Final = _get("cuda.memory._record_memory_history")
 dump_memory: Final = _get("cuda.memory._dump_snapshot")
 memory_is_recorded: Final = _get("_C._cuda_isHistoryEnabled", lambda: True)
 """The allocator's history: begin or end it, write it, whether it is on. Lacking: no snapshot is taken, since to end it

@@ -69,6 +69,9 @@ def run(
     ] = None,
     profile_memory: Annotated[bool, typer.Option(help="With --profile: record allocations too; slower.")] = False,
     profile_stacks: Annotated[bool, typer.Option(help="With --profile: record Python stacks too; slower.")] = False,
+    memory: Annotated[
+        bool, typer.Option(help="Tell whose memory it is at the peak: by category, line and what stays behind.")
+    ] = False,
     every_step: Annotated[bool, typer.Option(help="Record the phases of every step instead of a sample.")] = False,
     price: Annotated[str | None, typer.Option(metavar="DOLLARS|FILE", help=PRICE)] = None,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
@@ -87,6 +90,8 @@ def run(
       hotlap run --recipe recipe.toml python train.py
 
       hotlap run --profile --steps 50 python train.py
+
+      hotlap run --memory --steps 50 python train.py
     """
     words, here = list(command or []), Path.cwd()
     find_program(words, here)
@@ -103,7 +108,7 @@ def run(
     given = {
         "--steps": steps, "--recipe": recipe, "--lenient": lenient, "--with": beside, "--profile": profile,
         "--profile-steps": profile_steps, "--profile-memory": profile_memory, "--profile-stacks": profile_stacks,
-        "--every-step": every_step,
+        "--memory": memory, "--every-step": every_step,
     }  # fmt: skip
     plan = RunPlan(
         command=tuple(words),
@@ -116,6 +121,7 @@ def run(
         profile_steps=profiled,
         profile_memory=profile_memory,
         profile_stacks=profile_stacks,
+        memory=memory,
         capture_steps=captured,
         every_step=every_step,
         grace_s=GRACE_S,

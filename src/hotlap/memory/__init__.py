@@ -1,1 +1,1 @@
-"""What the memory of a run means."""
+"""What memory is used for: at the peak, and what stays behind."""

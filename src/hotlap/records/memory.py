@@ -94,21 +94,15 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. stack: the user's
-    frames, the innermost first. backward: in one. step: that was running, from 1. total_bytes: of the device;
-    free_bytes: of it, free; others_bytes: in use by other processes, None where that is not known. caught: the script
-    went on. message: torch's."""
+    """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1.
+    total_bytes: of the device; free_bytes: of it, free."""
 
     asked_bytes: Count | None = None
     frames: tuple[Frame, ...] = ()
-    backward: bool = False
     phase: str = ""
     step: Count = 0
     total_bytes: Count | None = None
     free_bytes: Count | None = None
-    others_bytes: Count | None = None
-    caught: bool = False
-    message: str = ""
 
 
 class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,8 +113,8 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     left_out: events before the first that is here, which were more than are kept. allocated_bytes, reserved_bytes: in
     blocks, and held by the allocator, at the end of the window (the first on the CPU: of what was seen); peak_bytes:
     the most in blocks, by the allocator itself, since the process began (None: not told). retries, mallocs: as of the
-    allocator's counters, within the window. process_bytes: in use on the device by this process, with what lies
-    outside of torch's allocator; total_bytes: of the device.
+    allocator's counters, within the window. used_bytes: in use on the device, by anyone, with what lies outside of
+    torch's allocator; total_bytes: of the device.
     """
 
     when: When
@@ -141,7 +135,7 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: Count | None = None
     retries: Count = 0
     mallocs: Count = 0
-    process_bytes: Count | None = None
+    used_bytes: Count | None = None
     total_bytes: Count | None = None
     ran_out: OutOfMemory | None = None
 
@@ -149,9 +143,10 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
 class MemorySeries(msgspec.Struct, frozen=True, kw_only=True):
     """`rank-K/memory-steps.json`: memory at the ends of steps over the run, thinned out so that no more than some
     thousand are kept. steps: their numbers. allocated, reserved: bytes of torch's allocator of the current device
-    (empty: no CUDA); resident: bytes of the process in host memory."""
+    (0: no CUDA); resident: bytes of the process in host memory. note: why no window was taken."""
 
     steps: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
     allocated: Numbers = ()
     reserved: Numbers = ()
     resident: Numbers = ()
+    note: str = ""

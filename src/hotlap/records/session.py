@@ -31,7 +31,7 @@ class Settings:
     size of a change made to the weights before the first step (the twin that shows how far rounding carries). redraw:
     reseed the random generators after the first batch (the twin that shows how far other random draws carry).
     profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory, profile_stacks: with
-    allocations, with Python stacks. capture_steps: steps that the profiler in front of the command is to record, 0 for
+    allocations, with Python stacks. memory: whose memory it is, over some steps. capture_steps: steps that the profiler in front of the command is to record, 0 for
     none. every_step: look at the phases of every step, however short. turns: path of the socket at which turns are
     given once the steps are made (`agent.turnstile`); "" to end then. first_steps: made before it stands still there
     for the first time; 0 to do so where the loop begins. grace_s: seconds that a process has to end by
@@ -49,6 +49,7 @@ class Settings:
     profile_steps: int = 0
     profile_memory: bool = False
     profile_stacks: bool = False
+    memory: bool = False
     capture_steps: int = 0
     every_step: bool = True
     turns: str = ""
@@ -74,7 +75,7 @@ class Session(Settings):
     @property
     def windows(self) -> bool:
         """Whether steady steps are recorded, by whatever."""
-        return bool(self.profile_steps or self.capture_steps)
+        return bool(self.profile_steps or self.capture_steps or self.memory)
 
     def write(self, path: Path) -> None:
         """Write as JSON."""

@@ -15,6 +15,7 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_lines, read_record, read_words, write_record
+from hotlap.records.memory import MemorySeries, MemoryWindow, When
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
 from hotlap.records.profilers import NSYS_FILE, Capture
 from hotlap.records.run import Facts, Problem, Run, Step
@@ -40,6 +41,7 @@ FILES: Final[Mapping[type, str]] = {
     LongSamples: "long.json",
     Capture: "capture.json",
     Session: "session.json",
+    MemorySeries: "memory-steps.json",
 }
 """The file of each kind of record."""
 LATER_STEPS: Final = ("steps-before.jsonl", "steps-last.jsonl")
@@ -69,7 +71,9 @@ class _Folder:
 
     def document(self, kind: type[T]) -> T | None:
         """The document of a kind; None where there is none. Raises RecordError where it can't be read."""
-        path = self.file(kind)
+        return self._at(self.file(kind), kind)
+
+    def _at(self, path: Path, kind: type[T]) -> T | None:
         if not path.is_file():
             return None
         try:
@@ -144,6 +148,15 @@ class RankFolder(_Folder):
     def profiled(self) -> bool:
         """Whether a profile was asked for, also where it came to nothing."""
         return any(self.file(kind).exists() for kind in (Profile, Lines, Samples))
+
+    def memory(self, when: When = "steady") -> MemoryWindow | None:
+        """Memory over a window of steps; None where none was taken."""
+        return self._at(self.path / f"memory-{when}.json", MemoryWindow)
+
+    @property
+    def memory_series(self) -> MemorySeries | None:
+        """Memory at the ends of steps; None where it was not asked for."""
+        return self.document(MemorySeries)
 
     @property
     def trace(self) -> Path:

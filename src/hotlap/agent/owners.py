@@ -1,0 +1,148 @@
+"""Whose memory it is, by identity: parameters and what goes with them, and what the script's own variables hold.
+
+Variables are those of the user's frames that are running and of their modules, and what lies in them: containers, and
+objects' attributes, not too deep and not too many. The shortest name is found first.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from inspect import CO_OPTIMIZED
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from .lines import Places
+from .torch_internals import has_storage, local_part, storage
+
+if TYPE_CHECKING:
+    from .interface import Agent
+
+Owner = list[Any]
+"""Address, bytes, category, name, ns since the epoch (`records.memory.Owner`)."""
+MOST_OWNERS: Final = 50_000
+MOST_LOOKED_AT: Final = 50_000
+"""Objects, in a walk."""
+DEEPEST: Final = 6
+OURS: Final = 3
+"""References to a frame's dictionary: the frame's, ours, and that of the count."""
+LEAVES: Final = (str, bytes, int, float, bool, complex, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType,
+                 CodeType, FrameType, type(None))  # fmt: skip
+
+
+def of_models(agent: "Agent") -> Iterator[tuple[str, str, Any]]:
+    """Category, name and tensor of parameters, gradients, buffers and optimizers' state."""
+    names: dict[int, str] = {}
+    modules = [one for model in list(agent.script.roots.values()) if (one := model.module()) is not None]
+    # A part that is called by itself has shorter names for its parameters than the whole.
+    for module in sorted(modules, key=lambda one: -sum(1 for _ in one.parameters())):
+        for name, parameter in module.named_parameters():
+            names.setdefault(id(parameter), name)
+            yield from _parameter(name, parameter)
+        for name, buffer in module.named_buffers():
+            yield "buffers", name, buffer
+    for optimizer in list(agent.steps.optimizers):
+        for group in getattr(optimizer, "param_groups", ()):
+            for at, parameter in enumerate(group.get("params", ())):
+                if id(parameter) not in names:
+                    names[id(parameter)] = f"parameter {at}"
+                    yield from _parameter(names[id(parameter)], parameter)
+        for parameter, state in list(getattr(optimizer, "state", {}).items()):
+            for key, value in state.items() if isinstance(state, Mapping) else ():
+                if isinstance(value, torch.Tensor):
+                    yield "optimizer state", f"{key} of {names.get(id(parameter), 'a parameter')}", value
+
+
+def _parameter(name: str, parameter: Any) -> Iterator[tuple[str, str, Any]]:
+    yield "parameters", name, parameter
+    if isinstance(parameter, torch.Tensor) and (gradient := parameter.grad) is not None:
+        yield "gradients", name, gradient
+
+
+def of_variables(frame: FrameType | None, places: Places, deepest: int = DEEPEST) -> Iterator[tuple[str, Any]]:
+    """Name and tensor of what variables of the user's frames hold, from this frame on outwards."""
+    todo: deque[tuple[str, Any, int]] = deque()
+    modules: dict[int, dict[str, Any]] = {}
+    while frame is not None:
+        if places.users(frame.f_code.co_filename):
+            todo.extend((name, value, 0) for name, value in _locals(frame))
+            modules[id(frame.f_globals)] = frame.f_globals
+        frame = frame.f_back
+    for found in modules.values():
+        todo.extend((name, value, 0) for name, value in list(found.items()) if not name.startswith("__"))
+    seen: set[int] = set()
+    while todo and len(seen) < MOST_LOOKED_AT:
+        name, value, depth = todo.popleft()
+        if isinstance(value, LEAVES) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif depth < deepest:
+            todo.extend((inner, one, depth + 1) for inner, one in _inside(name, value))
+
+
+def _locals(frame: FrameType) -> list[tuple[str, Any]]:
+    """Its variables. Before Python 3.13 a function's frame keeps the dictionary that tells of them, and with it what
+    they held; it is emptied again, unless the script has it too, from `locals()`."""
+    found = frame.f_locals
+    items = list(found.items())
+    if isinstance(found, dict) and frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(found) <= OURS:
+        found.clear()
+    return items
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(value)
+    if issubclass(kind, dict):
+        yield from ((f"{name}[{key!r}]" if isinstance(key, str) else f"{name}[…]", one) for key, one in _items(value))
+    elif issubclass(kind, (list, tuple, set, frozenset, deque)):
+        yield from ((f"{name}[…]", one) for one in list(value))
+    else:
+        held = _attributes(value)
+        # A module's own dictionaries, by the names under which the script knows what is in them.
+        for inner in ("_parameters", "_buffers", "_modules"):
+            found = held.get(inner)
+            if isinstance(found, dict):
+                yield from ((f"{name}.{key}", one) for key, one in list(found.items()))
+        yield from ((f"{name}.{key}", one) for key, one in list(held.items()) if not key.startswith("_hotlap"))
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    return list(dict.items(value))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Its `__dict__`, without any code of its class."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Owners:
+    """Rows of owners, each storage once for a category."""
+
+    def __init__(self) -> None:
+        self.rows: list[Owner] = []
+        self._known: set[tuple[int, int, str]] = set()
+
+    def again(self) -> None:
+        """Tell of all that is held now once more."""
+        self._known.clear()
+
+    def add(self, category: str, name: str, tensor: Any) -> None:
+        """One, where it has memory."""
+        if len(self.rows) >= MOST_OWNERS:
+            return
+        tensor = local_part(tensor)
+        if not has_storage(tensor) or tensor.is_meta:
+            return
+        kept = tensor.untyped_storage()
+        address, size = kept.data_ptr(), kept.nbytes()
+        if size and (address, storage(tensor), category) not in self._known:
+            self._known.add((address, storage(tensor), category))
+            self.rows.append([address, size, category, name, time.time_ns()])

@@ -1,0 +1,47 @@
+"""The columns of a window of memory, as `records.memory.MemoryWindow` has them."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+ALLOC, FREE, RESERVE, RELEASE = range(4)
+"""Indices into `records.memory.ACTIONS`."""
+MOST_EVENTS: Final = 200_000
+MOST_FRAMES: Final = 16
+"""Of a stack."""
+
+
+class Columns:
+    """Events with their stacks, each stack and frame once."""
+
+    def __init__(self) -> None:
+        self.frames: dict[tuple[str, int, str], int] = {}
+        self.stacks: dict[tuple[int, ...], int] = {}
+        self.events: deque[tuple[int, int, int, int, int]] = deque(maxlen=MOST_EVENTS)
+        self.left_out = 0
+
+    def stack(self, frames: Iterable[tuple[str, int, str]]) -> int:
+        """The number of a stack, the innermost frame first; -1 of an empty one."""
+        row = tuple(self.frames.setdefault(one, len(self.frames)) for one in list(frames)[:MOST_FRAMES])
+        return self.stacks.setdefault(row, len(self.stacks)) if row else -1
+
+    def event(self, action: int, address: int, size: int, at_ns: int, stack: int) -> None:
+        """One; the last ones are kept."""
+        self.left_out += len(self.events) == MOST_EVENTS
+        self.events.append((action, address, size, at_ns, stack))
+
+    def document(self) -> dict[str, Any]:
+        """Frames, stacks and events."""
+        names = ("actions", "addresses", "bytes", "times", "stacks")
+        return {
+            "frames": list(self.frames),
+            "stacks": list(self.stacks),
+            "events": dict(zip(names, columns(self.events, len(names)), strict=True)),
+            "left_out": self.left_out,
+        }
+
+
+def columns(rows: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """Rows as columns."""
+    found = [list(column) for column in zip(*rows, strict=True)]
+    return found or [[] for _ in range(width)]
