@@ -107,7 +107,7 @@ def test_a_peak_that_is_flat_until_the_last_point_says_at_least() -> None:
     found = bent.at(256)
     assert found is not None and found.likely == pytest.approx(572.0)
     between = bent.at(24)
-    assert between is not None and (between.low, between.high) == (100.0, 124.0)
+    assert between is not None and between.low == pytest.approx(108.0) and between.high == pytest.approx(112.0)
 
 
 def test_an_option_without_effect_says_at_least_what_was_seen() -> None:
@@ -140,7 +140,7 @@ def test_few_points_say_at_least_or_nothing() -> None:
     two = Curve({8: 100.0, 16: 150.0}, PEAK)
     found = two.at(64)
     assert found is not None and found.high is None and 440 < found.low <= 450
-    assert two.shape == "unknown" and two.largest(120.0) == (8, 15)
+    assert two.shape == "unknown" and two.largest(120.0) == (11, 15)
 
 
 def test_far_beyond_the_points_only_at_least_is_said() -> None:
@@ -175,7 +175,7 @@ def test_a_concave_series_is_bounded_by_what_was_seen() -> None:
 def test_any_points_give_an_ordered_range(measured: dict[int, float], value: int) -> None:
     for noise in (PEAK, HELD, TIME):
         found = Curve(measured, noise).at(value)
-        assert found is None or (0 <= found.low and math.isfinite(found.low))
+        assert found is None or (found.low >= 0 and math.isfinite(found.low))
         if found is not None and found.high is not None:
             assert found.low <= found.high
-            assert found.likely is None or found.low <= found.likely * (1 + 1e-9) and found.likely <= found.high
+            assert found.likely is None or (found.low <= found.likely * (1 + 1e-9) and found.likely <= found.high)

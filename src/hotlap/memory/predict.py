@@ -94,16 +94,31 @@ class Curve:
         model, points = self._model, self._points
         if model.at is not None and value >= model.start:
             return _around(model.at(value), WIDER * model.miss)
-        sides = [
-            max((y for x, y in points if x < value), default=0.0),
-            next(y for x, y in points if x > value),
-        ]
-        return Range(low=min(sides), high=max(sides)) if model.shape != "falling" else Range(low=min(sides))
+        before, after = [one for one in points if one[0] < value], [one for one in points if one[0] > value]
+        low, high = before[-1][1] if before else 0.0, after[0][1]
+        if model.shape == "falling":
+            return Range(low=min(low, high), high=max(low, high) if before else None)
+        if self._convex and before:
+            left, right = before[-2:], after[:2]
+            beside = [_polynomial(pair, 1)(value) for pair in (left, right) if len(pair) == 2]
+            return Range(low=max(low, *beside) if beside else low, high=_polynomial((before[-1], after[0]), 1)(value))
+        return Range(low=min(low, high), high=max(low, high))
+
+    @cached_property
+    def _slopes(self) -> Sequence[float]:
+        return [(two[1] - one[1]) / (two[0] - one[0]) for one, two in pairwise(self._points)]
+
+    @property
+    def _convex(self) -> bool:
+        """Whether slopes only grow, but for noise, and none is negative."""
+        slopes = self._slopes
+        rising = all(two >= one * (1 - self.noise.miss) for one, two in pairwise(slopes))
+        return rising and bool(slopes) and slopes[0] >= 0
 
     def _beyond(self, value: int) -> Range:
         """At a value above all that were measured."""
         model, points = self._model, self._points
-        (last, top), far = points[-1], value / self.last
+        top, far = points[-1][1], value / self.last
         least = top * (1 - self.noise.floor)
         if model.shape == "falling":
             return Range(low=0.0, high=top * (1 + self.noise.floor))
@@ -120,15 +135,14 @@ class Curve:
         the last point's share of a parabola through the origin, which is not said of two points alone."""
         points = self._points
         (last, top), far = points[-1], value / self.last
-        slopes = [(two[1] - one[1]) / (two[0] - one[0]) for one, two in pairwise(points)]
-        convex = all(two >= one * (1 - self.noise.miss) for one, two in pairwise(slopes))
-        low = max(least, (top + slopes[-1] * (value - last)) * (1 - self.noise.miss)) if convex else least
+        convex, slope = self._convex, self._slopes[-1]
+        low = max(least, (top + slope * (value - last)) * (1 - self.noise.miss)) if convex else least
         if len(points) < 3 or far > REACH:
             return Range(low=low)
         if convex:
-            high = min(top * far**2, max(top * far, _quadratic(points[-3:])(value)))
+            high = min(top * far**2, max(top * far, _polynomial(points[-3:], 2)(value)))
         else:
-            lines = [_line((one, two)) for at, one in enumerate(points) for two in points[at + 1 :]]
+            lines = [_polynomial((one, two), 1) for at, one in enumerate(points) for two in points[at + 1 :]]
             high = max(top, *(line(value) for line in lines))
         return Range(low=low, high=max(low, high) * (1 + self.noise.miss))
 
@@ -165,24 +179,19 @@ def _model_of(points: Sequence[tuple[int, float]], noise: Noise) -> _Model | Non
     seen, last = points[:-1], points[-1]
     if len(seen) < 2:
         return None
-    tries: list[tuple[Shape, Callable[[float], float], Sequence[tuple[int, float]]]] = [("linear", _line(seen), points)]
+    tries: list[tuple[Shape, int, int]] = [("linear", 1, 0)]
     if len(seen) > 2:
-        tries += [("bent", _line(seen[-2:]), points[-3:]), ("quadratic", _quadratic(seen), points)]
-    missed = [abs(at(last[0]) - last[1]) / last[1] if last[1] else math.inf for _, at, _ in tries]
+        tries += [("bent", 1, len(seen) - 2), ("quadratic", 2, 0)]
+    if len(seen) > 3:
+        tries.append(("quadratic", 2, len(seen) - 3))
+    models = [_polynomial(seen[first:], degree) for _, degree, first in tries]
+    missed = [abs(model(last[0]) - last[1]) / last[1] if last[1] else math.inf for model in models]
     best = max(noise.floor, SIMPLER * min(missed))
-    for (shape, _, used), miss in zip(tries, missed, strict=True):
+    for (shape, degree, first), miss in zip(tries, missed, strict=True):
         if miss <= min(best, noise.miss):
-            at = _quadratic(used) if shape == "quadratic" else _line(used)
-            return _Model(shape, at, max(noise.floor, miss), used[0][0] if shape == "bent" else 0.0)
+            start = points[first][0] if first else 0
+            return _Model(shape, _polynomial(points[first:], degree), max(noise.floor, miss), start)
     return None
-
-
-def _line(points: Sequence[tuple[int, float]]) -> Callable[[float], float]:
-    return _polynomial(points, 1)
-
-
-def _quadratic(points: Sequence[tuple[int, float]]) -> Callable[[float], float]:
-    return _polynomial(points, 2)
 
 
 def _polynomial(points: Sequence[tuple[int, float]], degree: int) -> Callable[[float], float]:

@@ -7,7 +7,8 @@ import msgspec
 from .run import Count, Environment
 
 FIT_FILE: Final = "fit.json"
-Verdict = Literal["yes", "no", "maybe"]
+Verdict = Literal["yes", "no", "maybe", "tensors"]
+"""Whether something fits. tensors: these alone do, by a run on a CPU, which does not tell of more."""
 Shape = Literal["linear", "bent", "quadratic", "flat", "falling", "unclear", "unknown"]
 """How memory grows with the option. bent: flat or slower at first, then linear. flat: it does not change. unclear: the
 runs agree with none of these. unknown: there were too few runs to tell."""
@@ -51,14 +52,16 @@ class FitValue(msgspec.Struct, frozen=True, kw_only=True):
 
 class FitCard(msgspec.Struct, frozen=True, kw_only=True):
     """What fits into one device. memory_bytes: as torch sees it; usable_bytes: without what is set aside for all that
-    lies outside of tensors. largest: value of the option that surely fits by the runs; at_most: no larger one does
-    (None for either: not known). fits: of each value in `Fit.values`, in order."""
+    lies outside of tensors. largest: value of the option that fits by the runs; at_most: no larger one does; None for
+    either: not known. tensors_only: largest is of tensors alone, as runs on a CPU tell it of a GPU. fits: of each value
+    in `Fit.values`, in order."""
 
     name: str
     memory_bytes: Count
     usable_bytes: Count
     largest: int | None = None
     at_most: int | None = None
+    tensors_only: bool = False
     fits: tuple[Verdict, ...] = ()
 
 
@@ -67,8 +70,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     option: as it stands in the command; own: its value there. device: `cuda` or `cpu`; on a CPU peaks are of the
     results of torch's operations, without what kernels take inside. shape: of the peak. device_card: this machine's
-    device; cards: others that were asked for. notes: what the numbers do not tell. complete: all runs were made;
-    why_incomplete: `interrupted`, or what the budget left out. wall_s: seconds in all.
+    device; cards: others that were asked for. reach: up to this value something is predicted. notes: what the numbers
+    do not tell. complete: all runs were made; why_incomplete: `interrupted`, or what the budget left out. wall_s:
+    seconds in all.
     """
 
     version: int = 1
@@ -81,6 +85,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[FitValue, ...]
     device_card: FitCard | None = None
     cards: tuple[FitCard, ...] = ()
+    reach: int
     notes: tuple[str, ...] = ()
     complete: bool = True
     why_incomplete: str = ""

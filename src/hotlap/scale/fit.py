@@ -10,8 +10,7 @@ from typing import Final
 
 from hotlap.experiment.outcome import read_outcome
 from hotlap.experiment.side import SEED
-from hotlap.experiment.watch import Listener, Watch
-from hotlap.experiment.watch import NONE as NO_LEVERS
+from hotlap.experiment.watch import NONE, Listener, Watch
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun
@@ -38,6 +37,8 @@ ENOUGH: Final = 3
 """Runs that were measured: the third says whether the line through two holds."""
 MOST: Final = 6
 """Runs in all, those that failed too."""
+FARTHER: Final = 4
+"""Times the largest value that was measured, that another run has where much larger ones are asked for."""
 NEAR: Final = 8
 """Times the largest value that was measured: a prediction farther away is worth a run more."""
 MARGIN: Final = 1.5
@@ -45,7 +46,7 @@ MARGIN: Final = 1.5
 LEAST_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.05
 CONTEXT_BYTES: Final = 3 << 28
-"""Of a GPU's memory, what CUDA, its libraries and their kernels take beside torch's allocator, about: 0.5 to 0.7 GiB."""
+"""Of a GPU's memory, what CUDA, its libraries and their kernels take beside torch's allocator: about 0.5 to 0.7 GiB."""
 HOST_BYTES: Final = 1 << 29
 """Of a machine's memory, that is left to others: with less free, hotlap ends what it runs."""
 INTERRUPTED: Final = "interrupted"
@@ -167,7 +168,7 @@ class _Search:
         self.listener.trial("fit", name)
         timeout_s = max(LEAST_TIMEOUT_S, self._left())
         begun = time.monotonic()
-        watch, command = Watch(plan.folder, self.listener, NO_LEVERS, None), BackgroundRun(plan)
+        watch, command = Watch(plan.folder, self.listener, NONE, None), BackgroundRun(plan)
         late = True
         try:
             while not (over := command.over()) and time.monotonic() - begun < timeout_s:
@@ -259,17 +260,15 @@ def next_value(request: FitRequest, known: Known) -> int | None:
         return min(tried) // 2 or None
     top = max(*request.wanted, own)
     base = max((one for one in measured if one <= own), default=measured[-1])
-    smaller = [base // 2, base // 4, base * 3 // 4]
-    nearby = [base * 2, *smaller, base * 3 // 2] if top >= 2 * base else [*smaller, base * 2, base * 3 // 2]
-    far = [base * 2**power for power in range(12, 1, -1) if base * 2**power <= top / 2]
     if len(measured) < ENOUGH:
-        wanted = [*nearby, base + 1]
+        smaller = [base // 2, base // 4, base * 3 // 4]
+        wanted = [base * 2, *smaller, base * 3 // 2] if top >= 2 * base else [*smaller, base * 2, base * 3 // 2]
     else:
-        settled = known.peaks().shape in ("flat", "falling") or known.peaks().settled
-        if len(measured) > ENOUGH or (settled and top <= NEAR * measured[-1]):
+        last = measured[-1]
+        if known.peaks().settled and top <= NEAR * last:
             return None
-        wanted = [one for one in far if one > measured[-1]] + [(measured[-2] + measured[-1]) // 2]
-    return next((one for one in wanted if 0 < one < limit and one not in tried and one <= max(top, own)), None)
+        wanted = [one for one in (last * FARTHER,) if one <= top / 2] + [last * 2, (measured[-2] + last) // 2]
+    return next((one for one in wanted if 0 < one < limit and one not in tried and one <= top), None)
 
 
 def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: str, wall_s: float) -> Fit:
@@ -301,6 +300,7 @@ def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: 
         ),
         device_card=here.told(values, max(ran)),
         cards=tuple(card.told(values) for card in others),
+        reach=REACH * peaks.last,
         notes=tuple(_notes(known, request)),
         complete=not incomplete,
         why_incomplete=incomplete,
@@ -333,12 +333,15 @@ class _Card:
         peak, held = self.peaks.at(value), self.held.at(value) if self.held is not None else None
         if peak is not None and peak.low > self.usable:
             return "no"
-        return "yes" if held is not None and held.high is not None and held.high <= self.usable else "maybe"
+        most = peak if self.held is None else held
+        if most is None or most.high is None or most.high > self.usable:
+            return "maybe"
+        return "tensors" if self.held is None else "yes"
 
     def told(self, values: Sequence[int], ran: int = 0) -> FitCard:
         """What fits. ran: a value that did run here."""
         _, most = self.peaks.largest(self.usable)
-        sure = self.held.largest(self.usable)[0] if self.held is not None else None
+        sure, _ = (self.held or self.peaks).largest(self.usable)
         if self.ran_out is not None:
             most = min(self.ran_out - 1, most or self.ran_out - 1)
         if sure is not None:
@@ -349,6 +352,7 @@ class _Card:
             usable_bytes=self.usable,
             largest=sure,
             at_most=most if most is None else max(most, ran),
+            tensors_only=self.held is None,
             fits=tuple("yes" if ran and value == ran else self.verdict(value) for value in values),
         )
 
@@ -371,13 +375,11 @@ def _notes(known: Known, request: FitRequest) -> list[str]:
         notes.append(f"memory falls with {name} {span}: smaller values take more")
     elif peaks.shape == "unclear":
         notes.append(
-            f"memory is no line over {name} {span}, and no model predicted the last run; give more of them with --measure"
+            f"memory grows along no line {span}, and no model predicted the last run; give more of them with --measure"
         )
     elif peaks.shape == "unknown":
         notes.append("fewer than three runs were measured, so nothing shows that memory grows along a line")
     if any(one > REACH * peaks.last for one in request.wanted):
-        notes.append(f"beyond {REACH} times {peaks.last}, the largest value that was measured, only `at least` is said")
+        notes.append(f"beyond {REACH} times the largest value that was measured, {peaks.last}, only `at least` is said")
     notes.append("evaluations, checkpoints and larger batches that come later than these steps may take more")
     return notes
-
-
