@@ -2,8 +2,8 @@
 
 Memory of a step is the largest of several parts: one that no option changes (the optimizer's update), one that grows
 with the batch, and attention without a fused kernel with the square of the length. So it is convex: the line through
-the last two points is never above it. A model counts once it predicted a point that it had not seen: the last one. How
-far it missed there says how wide the range around a prediction is.
+the last two points is never above it. A model counts once it predicted a point that it had not seen: the last one. By
+how much it missed there, and how that grows with the next power, says how wide the range around a prediction is.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from hotlap.records.fit import Range, Shape
 
 WIDER: Final = 3.0
-"""Of a model's miss at the last point: what curvature too small to see there comes to, where points double."""
+"""Of a model's miss at the last point, by which it may be off between the points."""
 REACH: Final = 16
 """Times the largest value that was measured. Beyond, nothing but `at least` is said."""
 SIMPLER: Final = 4.0
@@ -34,7 +34,7 @@ class Noise(NamedTuple):
     floor: float
 
 
-PEAK: Final = Noise(flat=0.002, miss=0.005, floor=0.001)
+PEAK: Final = Noise(flat=0.002, miss=0.005, floor=0.0005)
 """Of bytes in tensors, the same in each run but for the allocator's rounding."""
 HELD: Final = Noise(flat=0.01, miss=0.02, floor=0.005)
 """Of bytes that the allocator holds, in pieces of 2 MiB and more; of a process's resident memory."""
@@ -123,9 +123,15 @@ class Curve:
         if model.shape == "falling":
             return Range(low=0.0, high=top * (1 + self.noise.floor))
         if model.at is not None:
-            found = _around(model.at(value), WIDER * model.miss * far)
-            low = max(found.low, least)
-            return Range(low=low) if far > REACH else Range(low=low, likely=found.likely, high=found.high)
+            at, off = model.at, model.off
+            # what is no less at a smaller value is no less here
+            nearer = [
+                value,
+                *(self.last * 2 ** (part / 4) for part in range(1, int(4 * math.log2(min(far, REACH))) + 1)),
+            ]
+            low = max(least, *(at(one) - off(one) for one in nearer if one <= value))
+            likely = max(low, at(value))
+            return Range(low=low) if far > REACH else Range(low=low, likely=likely, high=likely + off(value))
         if model.shape == "flat" or len(points) < 2:
             return Range(low=least)
         return self._bounds(value, least)
@@ -165,11 +171,12 @@ class Curve:
 
 
 class _Model(NamedTuple):
-    """at: the quantity at a value, from start on; None where no model holds. miss: at the last point, before it was
-    used, as a share; never below the noise's floor."""
+    """at: the quantity at a value, from start on; None where no model holds. off: by how much it may be off beyond the
+    last point. miss: at the last point, before it was used, as a share; never below the noise's floor."""
 
     shape: Shape
     at: Callable[[float], float] | None = None
+    off: Callable[[float], float] = abs
     miss: float = 0.0
     start: float = 0.0
 
@@ -189,9 +196,17 @@ def _model_of(points: Sequence[tuple[int, float]], noise: Noise) -> _Model | Non
     best = max(noise.floor, SIMPLER * min(missed))
     for (shape, degree, first), miss in zip(tries, missed, strict=True):
         if miss <= min(best, noise.miss):
-            start = points[first][0] if first else 0
-            return _Model(shape, _polynomial(points[first:], degree), max(noise.floor, miss), start)
+            share = max(noise.floor, miss)
+            off = _growing(share * last[1], [x for x, _ in seen[-degree - 1 :]], last[0])
+            return _Model(shape, _polynomial(points[first:], degree), off, share, points[first][0] if first else 0)
     return None
+
+
+def _growing(missed: float, seen: Sequence[int], last: int) -> Callable[[float], float]:
+    """What a model through some points was off by at the last one, elsewhere: a term of the next degree, which is zero
+    where it was seen, grows like this."""
+    there = math.prod(last - x for x in seen)
+    return lambda value: missed * math.prod(value - x for x in seen) / there
 
 
 def _polynomial(points: Sequence[tuple[int, float]], degree: int) -> Callable[[float], float]:
@@ -199,7 +214,7 @@ def _polynomial(points: Sequence[tuple[int, float]], degree: int) -> Callable[[f
     unit = points[-1][0]
     xs = np.array([x / unit for x, _ in points])
     ys = np.array([y for _, y in points])
-    weights = 1 / np.maximum(ys, 1e-9 * ys.max())
+    weights = 1 / np.maximum(ys, 1e-9 * max(ys.max(), 1.0))
     found, *_ = np.linalg.lstsq(np.vander(xs, degree + 1) * weights[:, None], ys * weights, rcond=None)
     return lambda value: float(np.polyval(found, value / unit))
 

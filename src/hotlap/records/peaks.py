@@ -12,7 +12,8 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     measured.
 
     fp32, fp64: without tensor cores, TFLOP/s. tf32, bf16, fp16, fp8, fp64_tensor: with tensor cores, TFLOP/s.
-    memory_gbs: of its memory, GB/s (1e9). memory_gib: its size as torch sees it, GiB. source: a data sheet, or what measured it and when.
+    memory_gbs: of its memory, GB/s (1e9). memory_gib: its size as torch sees it, GiB. source: a data sheet, or what
+    measured it and when.
     """
 
     name: str

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from hotlap.experiment.outcome import read_outcome
@@ -20,7 +21,7 @@ from hotlap.memory.usage import usage
 from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
 from hotlap.records.files import new_folder, write_record
-from hotlap.records.fit import FIT_FILE, Fit, FitCard, FitRun, FitValue, Verdict
+from hotlap.records.fit import FIT_FILE, Fit, FitCard, FitRun, FitValue, Range, Verdict
 from hotlap.records.run import Environment, Facts
 from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.runs.plan import RunPlan
@@ -28,7 +29,7 @@ from hotlap.runs.plan import RunPlan
 from .option import LARGEST, Option
 
 STEPS: Final = 20
-LEAST_STEPS: Final = 8
+LEAST_STEPS: Final = 10
 SECONDS: Final = 3.0
 """Of steady steps in a run: LEAST_STEPS at least, then for so long, at most STEPS."""
 LEAST_UPDATES: Final = 2
@@ -41,6 +42,8 @@ FARTHER: Final = 4
 """Times the largest value that was measured, that another run has where much larger ones are asked for."""
 NEAR: Final = 8
 """Times the largest value that was measured: a prediction farther away is worth a run more."""
+MANY_ROWS: Final = 2
+"""Times the rows of a typical step."""
 MARGIN: Final = 1.5
 """On the seconds that the longest run took, when another is planned."""
 LEAST_TIMEOUT_S: Final = 60.0
@@ -88,17 +91,22 @@ class Known:
         return sorted((one for one in self.runs if one.peak_bytes is not None), key=lambda one: one.value)
 
     @property
+    def usual(self) -> list[FitRun]:
+        """Those of them whose peak is a training step's; all where none is."""
+        return [one for one in self.measured if not one.unusual] or self.measured
+
+    @property
     def ran_out(self) -> int | None:
         """The smallest value with which memory ran out."""
         return min((one.value for one in self.runs if one.outcome == "memory"), default=None)
 
     def peaks(self) -> Curve:
         """Of bytes in tensors."""
-        return Curve({one.value: float(one.peak_bytes or 0) for one in self.measured}, PEAK)
+        return Curve({one.value: float(one.peak_bytes or 0) for one in self.usual}, PEAK)
 
     def held(self) -> Curve:
         """Of bytes that the allocator, or the process, held."""
-        return Curve({one.value: float(one.held_bytes) for one in self.measured if one.held_bytes}, HELD)
+        return Curve({one.value: float(one.held_bytes) for one in self.usual if one.held_bytes}, HELD)
 
     def times(self) -> Curve:
         """Of ms a step."""
@@ -191,6 +199,7 @@ class _Search:
             peak_bytes=peak,
             held_bytes=held,
             step_ms=told.get("step_ms"),
+            unusual=unusual(run) if peak is not None else "",
             wall_s=time.monotonic() - begun,
         )
         self.known.runs.append(made)
@@ -245,6 +254,27 @@ def _rank_peak(rank: RankFolder, facts: Facts) -> tuple[int | None, int | None]:
     return (usage(window).peak_bytes if window is not None else None), facts.peak_rss_bytes
 
 
+def unusual(run: RunFolder) -> str:
+    """Why the peak of a run may not be a training step's: an evaluation ran in one that was looked at; "" where it is.
+
+    One without `eval` and `no_grad` shows by the rows of its step. Raises RecordError."""
+    for rank in run.observed:
+        facts, steps = rank.facts, list(rank.steps)
+        window = None if facts is not None and facts.memory is not None else rank.memory("steady")
+        seen = [one for one in steps if window is None or 0 <= one.step - window.first_step < window.steps]
+        if window is None and facts is not None:
+            raised = [one for one in facts.raised if one.kind == "evaluation" and one.memory == "device"]
+            if raised:
+                return f"an evaluation raised it by {max(one.peak_bytes - one.training_bytes for one in raised)} bytes"
+        elif any(one.evaluation for one in seen) and not all(one.evaluation for one in steps):
+            return "an evaluation ran in a step that was looked at"
+        rows = [one.samples for one in steps if one.samples]
+        most = max((one.samples or 0 for one in seen), default=0)
+        if rows and most > MANY_ROWS * median(rows):
+            return f"a step had {most} rows, others {median(rows):.0f}: an evaluation may have run in it"
+    return ""
+
+
 def next_value(request: FitRequest, known: Known) -> int | None:
     """The value of the next run; None where the runs tell enough, or no other would tell more."""
     tried = {one.value for one in known.runs}
@@ -258,17 +288,17 @@ def next_value(request: FitRequest, known: Known) -> int | None:
         return own
     if not measured:
         return min(tried) // 2 or None
-    top = max(*request.wanted, own)
+    top = min(max(*request.wanted, own), limit - 1)
     base = max((one for one in measured if one <= own), default=measured[-1])
     if len(measured) < ENOUGH:
         smaller = [base // 2, base // 4, base * 3 // 4]
-        wanted = [base * 2, *smaller, base * 3 // 2] if top >= 2 * base else [*smaller, base * 2, base * 3 // 2]
+        wanted = [base * 2, *smaller, base * 4, base * 3 // 2]
     else:
         last = measured[-1]
         if known.peaks().settled and top <= NEAR * last:
             return None
         wanted = [one for one in (last * FARTHER,) if one <= top / 2] + [last * 2, (measured[-2] + last) // 2]
-    return next((one for one in wanted if 0 < one < limit and one not in tried and one <= top), None)
+    return next((one for one in wanted if 0 < one <= top and one not in tried), None)
 
 
 def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: str, wall_s: float) -> Fit:
@@ -279,7 +309,7 @@ def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: 
     aside = CONTEXT_BYTES if cuda else HOST_BYTES
     here = _Card(known.device_name, known.total_bytes, aside, peaks, held, known.ran_out)
     others = [_Card(name, size, CONTEXT_BYTES, peaks, held if cuda else None) for name, size in request.cards]
-    ran = {one.value for one in known.measured}
+    ran = {one.value: one for one in known.measured}
     return Fit(
         command=request.command,
         option=request.option.name,
@@ -291,8 +321,8 @@ def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: 
             FitValue(
                 value=value,
                 measured=value in ran,
-                peak=peaks.at(value),
-                held=held.at(value),
+                peak=_exactly(ran[value].peak_bytes) if value in ran else peaks.at(value),
+                held=_exactly(ran[value].held_bytes) if value in ran else held.at(value),
                 step_ms=times.at(value),
                 fits="yes" if value in ran else here.verdict(value),
             )
@@ -307,6 +337,10 @@ def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: 
         wall_s=wall_s,
         environment=machine,
     )
+
+
+def _exactly(measured: int | None) -> Range | None:
+    return None if measured is None else Range(low=measured, likely=measured, high=measured)
 
 
 @dataclass(frozen=True)
@@ -359,8 +393,14 @@ class _Card:
 
 def _notes(known: Known, request: FitRequest) -> list[str]:
     """What the numbers do not tell."""
-    name, peaks, notes = request.option.name, known.peaks(), []
+    name, peaks = request.option.name, known.peaks()
+    notes: list[str] = []
     span = f"between {name} {min(peaks.measured)} and {peaks.last}" if peaks.measured else ""
+    notes += [
+        f"the peak of {name} {one.value} is left out of what is predicted: {one.unusual}"
+        for one in known.measured
+        if one not in known.usual
+    ]
     if known.device != "cuda":
         notes.append(
             "of a run on the CPU: the results of operations. What a GPU's kernels take as workspace is not in it, nor "

@@ -146,9 +146,10 @@ def peaks_of(device_name: str) -> Peaks | None:
 
 
 def card_of(words: str) -> tuple[str, int]:
-    """The card that somebody means, and its bytes: `H100-80GB`, `a100 40gb`, `H200`, or a size alone, `24GiB`; of several
-    with about the same memory the one with the least. Raises UsageError where it is none of the table, or may be one of
-    several."""
+    """The card that somebody means, and its bytes: `H100-80GB`, `a100 40gb`, `H200`, or a size alone, `24GiB`.
+
+    Of several with about the same memory it is the one with the least. Raises UsageError where it is none of the table,
+    or may be one of several."""
     wanted = re.findall(r"[a-z0-9.]+", words.lower())
     sizes = [float(one[1]) for word in wanted if (one := SIZE.fullmatch(word))]
     named = {word for word in wanted if not SIZE.fullmatch(word)} - {"nvidia", "geforce", "tesla"}
