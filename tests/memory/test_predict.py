@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotlap.memory.predict import HELD, PEAK, REACH, TIME, Curve
+from hotlap.memory.predict import HELD, PEAK, REACH, RESIDENT, TIME, Curve
 from hotlap.records.fit import Range
 
 MIB = float(1 << 20)
@@ -126,7 +126,7 @@ def test_memory_that_falls_with_the_option_is_no_more_than_at_the_last() -> None
     assert found.high >= 187.5
 
 
-@pytest.mark.parametrize("noise", [PEAK, HELD, TIME])
+@pytest.mark.parametrize("noise", [PEAK, HELD, RESIDENT, TIME])
 def test_what_was_measured_is_given_as_measured(noise: tuple[float, float, float]) -> None:
     measured = {8: 10.0, 16: 35.0, 32: 36.0, 64: 200.0}
     curve = Curve(measured, noise)  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def test_a_concave_series_is_bounded_by_what_was_seen() -> None:
 
 @given(st.dictionaries(st.integers(1, 10**6), st.floats(0.0, 1e14), max_size=6), st.integers(1, 10**8))
 def test_any_points_give_an_ordered_range(measured: dict[int, float], value: int) -> None:
-    for noise in (PEAK, HELD, TIME):
+    for noise in (PEAK, HELD, RESIDENT, TIME):
         found = Curve(measured, noise).at(value)
         assert found is None or (found.low >= 0 and math.isfinite(found.low))
         if found is not None and found.high is not None:

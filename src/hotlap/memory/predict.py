@@ -8,7 +8,7 @@ how much it missed there, and how that grows with the next power, says how wide 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -19,6 +19,8 @@ from hotlap.records.fit import Range, Shape
 
 WIDER: Final = 3.0
 """Of a model's miss at the last point, by which it may be off between the points."""
+LEAST: Final = 3
+"""Points from which a model is tested by one that it has not seen."""
 REACH: Final = 16
 """Times the largest value that was measured. Beyond, nothing but `at least` is said."""
 SIMPLER: Final = 4.0
@@ -37,16 +39,20 @@ class Noise(NamedTuple):
 PEAK: Final = Noise(flat=0.002, miss=0.005, floor=0.0005)
 """Of bytes in tensors, the same in each run but for the allocator's rounding."""
 HELD: Final = Noise(flat=0.01, miss=0.02, floor=0.005)
-"""Of bytes that the allocator holds, in pieces of 2 MiB and more; of a process's resident memory."""
-TIME: Final = Noise(flat=0.05, miss=0.05, floor=0.02)
+"""Of bytes that CUDA's allocator holds, in pieces of 2 MiB and more."""
+RESIDENT: Final = Noise(flat=0.02, miss=0.05, floor=0.02)
+"""Of a process's memory on the host, of which the C library gives back what it likes."""
+TIME: Final = Noise(flat=0.05, miss=0.1, floor=0.03)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity over the values of an option. measured: of each value."""
+    """One quantity over the values of an option. measured: of each value. constant: where it did not change, it is
+    taken not to."""
 
     measured: Mapping[int, float]
     noise: Noise
+    constant: bool = False
 
     @cached_property
     def _points(self) -> Sequence[tuple[int, float]]:
@@ -132,6 +138,8 @@ class Curve:
             low = max(least, *(at(one) - off(one) for one in nearer if one <= value))
             likely = max(low, at(value))
             return Range(low=low) if far > REACH else Range(low=low, likely=likely, high=likely + off(value))
+        if model.shape == "flat" and self.constant:
+            return Range(low=least, likely=top, high=top * (1 + self.noise.flat))
         if model.shape == "flat" or len(points) < 2:
             return Range(low=least)
         return self._bounds(value, least)
@@ -139,10 +147,11 @@ class Curve:
     def _bounds(self, value: int, least: float) -> Range:
         """Beyond, where no model holds. The coefficients of what takes memory are not negative: so it is no more than
         the last point's share of a parabola through the origin, which is not said of two points alone."""
-        points = self._points
-        (last, top), far = points[-1], value / self.last
-        convex, slope = self._convex, self._slopes[-1]
-        low = max(least, (top + slope * (value - last)) * (1 - self.noise.miss)) if convex else least
+        (before, _), (last, top) = self._points[-2:]
+        points, far = self._points, value / last
+        convex = self._convex
+        off = self.noise.miss * top * (1 + 2 * (value - last) / (last - before))
+        low = max(least, top + self._slopes[-1] * (value - last) - off) if convex else least
         if len(points) < 3 or far > REACH:
             return Range(low=low)
         if convex:
@@ -150,7 +159,7 @@ class Curve:
         else:
             lines = [_polynomial((one, two), 1) for at, one in enumerate(points) for two in points[at + 1 :]]
             high = max(top, *(line(value) for line in lines))
-        return Range(low=low, high=max(low, high) * (1 + self.noise.miss))
+        return Range(low=low, high=max(low, high) + off)
 
     def largest(self, limit: float) -> tuple[int | None, int | None]:
         """The largest value that stays within a limit for sure, 0 for none, and that which it may at most be; None for
@@ -168,6 +177,49 @@ class Curve:
     def _sure(self, limit: float) -> int:
         """By the measured points alone."""
         return max((x for x, y in self._points if y <= limit), default=0)
+
+
+@dataclass(frozen=True)
+class Highest(Curve):
+    """The largest of several quantities, as the peak is of the moments of a step. moments: those of each value."""
+
+    moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+
+    @cached_property
+    def _curves(self) -> Sequence[Curve]:
+        """Of the moments, where each run has the same ones, and they make up its peak."""
+        runs = [self.moments.get(value, {}) for value in self.measured]
+        names = set(runs[0]) if runs else set()
+        told = all(set(one) == names for one in runs) and all(
+            abs(max(self.moments[value].values(), default=0.0) - peak) <= self.noise.miss * peak
+            for value, peak in self.measured.items()
+            if value in self.moments
+        )
+        if not names or not told or len(runs) < LEAST:
+            return ()
+        series = {tuple(one[name] for one in runs) for name in names}
+        return [Curve(dict(zip(self.measured, ys, strict=True)), self.noise, constant=True) for ys in series]
+
+    @property
+    def settled(self) -> bool:
+        """Whether a model of each moment predicted what it had not seen."""
+        return super().settled or (
+            bool(self._curves) and all(one.settled or one.shape == "flat" for one in self._curves)
+        )
+
+    def at(self, value: int) -> Range | None:
+        """As of `Curve`, by the moments where they tell more."""
+        curves = self._curves
+        if value in self.measured or value < self.last or not curves or self.shape in ("flat", "falling"):
+            return super().at(value)
+        found = [one for curve in curves if (one := curve.at(value)) is not None]
+        low = max(one.low for one in found)
+        highs = [one.high for one in found if one.high is not None]
+        if len(highs) < len(found):
+            return Range(low=low)
+        likely = max(one.likely or 0.0 for one in found)
+        clear = all(one.likely is not None or (one.high or 0.0) <= likely for one in found)
+        return Range(low=low, likely=likely if clear else None, high=max(highs))
 
 
 class _Model(NamedTuple):

@@ -27,6 +27,7 @@ class FitRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of the command with one value. outcome: `measured`; `memory`, it ran out; else why it was not measured, as
     why says. folder: of the run. peak_bytes: the most in tensors; held_bytes: the most that torch's CUDA allocator
     held, or on a CPU that was resident of the process; both of the rank with the most. step_ms: of a typical step.
+    moments: the most bytes in tensors at each part of each phase of a steady step; empty where not known.
     unusual: why the peak may not be a training step's, so that it is left out of what is predicted."""
 
     value: int
@@ -36,6 +37,7 @@ class FitRun(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: Count | None = None
     held_bytes: Count | None = None
     step_ms: float | None = None
+    moments: dict[str, Count] = {}
     unusual: str = ""
     wall_s: float = 0.0
 

@@ -16,7 +16,8 @@ from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import adopt_orphans
-from hotlap.memory.predict import HELD, PEAK, REACH, TIME, Curve
+from hotlap.memory.moments import moments
+from hotlap.memory.predict import HELD, PEAK, REACH, RESIDENT, TIME, Curve, Highest
 from hotlap.memory.usage import usage
 from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
@@ -102,11 +103,13 @@ class Known:
 
     def peaks(self) -> Curve:
         """Of bytes in tensors."""
-        return Curve({one.value: float(one.peak_bytes or 0) for one in self.usual}, PEAK)
+        measured = {one.value: float(one.peak_bytes or 0) for one in self.usual}
+        return Highest(measured, PEAK, moments={one.value: one.moments for one in self.usual if one.moments})
 
     def held(self) -> Curve:
         """Of bytes that the allocator, or the process, held."""
-        return Curve({one.value: float(one.held_bytes) for one in self.usual if one.held_bytes}, HELD)
+        noise = HELD if self.device == "cuda" else RESIDENT
+        return Curve({one.value: float(one.held_bytes) for one in self.usual if one.held_bytes}, noise)
 
     def times(self) -> Curve:
         """Of ms a step."""
@@ -199,6 +202,7 @@ class _Search:
             peak_bytes=peak,
             held_bytes=held,
             step_ms=told.get("step_ms"),
+            moments=moments_of(run),
             unusual=unusual(run) if peak is not None else "",
             wall_s=time.monotonic() - begun,
         )
@@ -252,6 +256,12 @@ def _rank_peak(rank: RankFolder, facts: Facts) -> tuple[int | None, int | None]:
         return facts.memory.peak_bytes, facts.memory.peak_reserved_bytes
     window = rank.memory("steady")
     return (usage(window).peak_bytes if window is not None else None), facts.peak_rss_bytes
+
+
+def moments_of(run: RunFolder) -> dict[str, int]:
+    """The most bytes at each moment of a steady step, of the rank with the most. Raises RecordError."""
+    windows = [window for rank in run.observed if (window := rank.memory("steady")) is not None]
+    return max(map(moments, windows), key=lambda found: max(found.values(), default=0), default={})
 
 
 def unusual(run: RunFolder) -> str:
