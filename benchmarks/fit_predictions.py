@@ -60,7 +60,7 @@ def compared(name: str, row: Row, roots: list[Path], budget: str) -> list[Row]:
     told = {one["value"]: one for one in first["values"]}
     found = []
     for true in (one for one in second["runs"] if one["outcome"] == "measured"):
-        for what, measured in (("peak", "peak_bytes"), ("held", "held_bytes"), ("step_ms", "step_ms")):
+        for what, measured in (("peak", "peak_bytes"), ("reserved", "reserved_bytes"), ("step_ms", "step_ms")):
             guess, real = told[true["value"]][what], true[measured]
             if guess is None or not real:
                 continue
@@ -85,7 +85,7 @@ def table(rows: list[Row]) -> str:
         told = f"| {row['name']} | {row['value']} | {likely} | {spread} | {row['measured'] / mib:.1f} | {error} |"
         lines.append(told)
     lines += ["", "Peaks in MiB.", ""]
-    for what in ("peak", "held", "step_ms"):
+    for what in ("peak", "reserved", "step_ms"):
         mine = [row for row in rows if row.get("what") == what]
         errors = [abs(row["error"]) for row in mine if row["error"] is not None]
         if errors:

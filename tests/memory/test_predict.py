@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotlap.memory.predict import HELD, PEAK, REACH, RESIDENT, TIME, Curve
-from hotlap.records.fit import Range
+from hotlap.memory.moments import most
+from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Curve, Highest
+from hotlap.records.fit import Moments, Range
 
 MIB = float(1 << 20)
 sizes = st.floats(0.0, 1e5)
@@ -126,7 +127,7 @@ def test_memory_that_falls_with_the_option_is_no_more_than_at_the_last() -> None
     assert found.high >= 187.5
 
 
-@pytest.mark.parametrize("noise", [PEAK, HELD, RESIDENT, TIME])
+@pytest.mark.parametrize("noise", [PEAK, RESERVED, RESIDENT, TIME])
 def test_what_was_measured_is_given_as_measured(noise: tuple[float, float, float]) -> None:
     measured = {8: 10.0, 16: 35.0, 32: 36.0, 64: 200.0}
     curve = Curve(measured, noise)  # type: ignore[arg-type]
@@ -145,10 +146,10 @@ def test_few_points_say_at_least_or_nothing() -> None:
 
 def test_far_beyond_the_points_only_at_least_is_said() -> None:
     curve = points(16, lambda value: MIB * (10 + value))
-    near, far = curve.at(REACH * 32), curve.at(REACH * 32 + 1)
+    near, far = curve.at(FARTHEST * 32), curve.at(FARTHEST * 32 + 1)
     assert near is not None and near.high is not None
     assert far is not None and far.high is None and far.likely is None
-    assert curve.largest(math.inf) == (REACH * 32, None)
+    assert curve.largest(math.inf) == (FARTHEST * 32, None)
 
 
 @given(owns, st.floats(1.0, 1e4), st.floats(1.0, 1e3), st.floats(1.0, 40.0))
@@ -171,9 +172,40 @@ def test_a_concave_series_is_bounded_by_what_was_seen() -> None:
     assert found.low <= 400 <= (found.high or 0)
 
 
+@given(owns, st.lists(st.tuples(sizes.map(lambda size: 1 + size), sizes, st.just(0.01)), min_size=1, max_size=6), fars)
+def test_the_largest_of_moments_is_held_wherever_the_largest_changes(
+    own: int, laws: list[tuple[float, float, float]], far: float
+) -> None:
+    def law(value: float) -> dict[str, Moments]:
+        return {"forward": Moments(9, tuple(int(MIB * (a + b * value + c * value**2)) for a, b, c in laws))}
+
+    values = (own // 2, own, 2 * own)
+    peaks = {value: float(most(law(value))) for value in values}
+    curve = Highest(peaks, PEAK, moments={value: law(value) for value in values})
+    at = int(2 * own * far)
+    assert within(curve.at(at), float(most(law(at))), slack=PEAK.flat)
+
+
+def test_a_moment_that_becomes_the_largest_beyond_the_runs_is_foreseen() -> None:
+    def law(value: int, count: int = 9) -> dict[str, Moments]:
+        sizes = int(MIB) * (50 + value), int(MIB) * (10 + 2 * value)
+        return {"backward": Moments(count, sizes), "optimizer": Moments(count, (1,))}
+
+    values = (4, 8, 16)
+    peaks = {value: float(most(law(value))) for value in values}
+    found = Highest(peaks, PEAK, moments={value: law(value) for value in values}).at(128)
+    alone = Curve(peaks, PEAK).at(128)
+    assert found is not None and found.likely == pytest.approx(266 * MIB)
+    assert alone is not None and alone.likely == pytest.approx(178 * MIB)
+    small = {value: {"optimizer": Moments(9, (1,))} for value in values}
+    others = {4: law(4), 8: {"backward": law(8)["backward"]}, 16: law(16)}
+    for other in ({}, small, others, {value: law(value, value) for value in values}):
+        assert Highest(peaks, PEAK, moments=other).at(128) == alone
+
+
 @given(st.dictionaries(st.integers(1, 10**6), st.floats(0.0, 1e14), max_size=6), st.integers(1, 10**8))
 def test_any_points_give_an_ordered_range(measured: dict[int, float], value: int) -> None:
-    for noise in (PEAK, HELD, RESIDENT, TIME):
+    for noise in (PEAK, RESERVED, RESIDENT, TIME):
         found = Curve(measured, noise).at(value)
         assert found is None or (found.low >= 0 and math.isfinite(found.low))
         if found is not None and found.high is not None:

@@ -17,8 +17,9 @@ def exactly(gib: float) -> Range:
     return Range(low=gib * GIB, likely=gib * GIB, high=gib * GIB)
 
 
+NINE = Range(low=9, likely=9, high=9)
 FIT = Fit(
-    command=("python", "t.py", "--bs", "8"), option="--bs", own=8, device="cuda", shape="linear", reach=256,
+    command=("python", "t.py", "--bs", "8"), option="--bs", own=8, device="cuda", shape="linear", predicted_to=256,
     runs=(
         FitRun(value=8, outcome="measured", folder="runs/000", peak_bytes=int(GIB)),
         FitRun(value=3, outcome="crashed", why="AssertionError: [bold]odd[/bold]", folder="runs/001"),
@@ -26,7 +27,7 @@ FIT = Fit(
     ),
     values=(
         FitValue(value=3, measured=False, peak=Range(low=0.0, high=GIB)),
-        FitValue(value=8, measured=True, peak=exactly(1), held=exactly(1.25), step_ms=Range(low=9, likely=9, high=9)),
+        FitValue(value=8, measured=True, peak=exactly(1), reserved=exactly(1.25), step_ms=NINE),
         FitValue(value=16, measured=False, peak=Range(low=1.8 * GIB, likely=2 * GIB, high=2.3 * GIB), fits="yes"),
         FitValue(value=64, measured=False, peak=Range(low=5 * GIB), fits="no"),
     ),
@@ -58,7 +59,7 @@ def test_the_largest_is_told_of_each_card() -> None:
     said = text(FIT)
     assert said.startswith("--bs 40: fits · above 63 too large")
     assert "big" in said and "--bs 256: fits · more is not predicted · 79.0 GiB of 80.0 GiB for tensors" in said
-    assert "failed    --bs 3: AssertionError: [bold]odd[/bold]" in said and "note      a note" in said
+    assert "failed   --bs 3: AssertionError: [bold]odd[/bold]" in said and "note     a note" in said
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -23,9 +23,9 @@ def request(own: int = 16, **given: object) -> FitRequest:
 
 
 def run(value: int, peak: float | None, outcome: str = "measured", step_ms: float | None = 10.0) -> FitRun:
-    held = None if peak is None else int(1.1 * peak)
+    peak_bytes, reserved_bytes = (None, None) if peak is None else (int(peak), int(1.1 * peak))
     return FitRun(
-        value=value, outcome=outcome, folder="runs/0", peak_bytes=None if peak is None else int(peak), held_bytes=held,
+        value=value, outcome=outcome, folder="runs/0", peak_bytes=peak_bytes, reserved_bytes=reserved_bytes,
         step_ms=step_ms,
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ def test_another_run_is_made_where_three_do_not_settle_it_or_much_larger_ones_ar
 
 def test_where_memory_runs_out_smaller_values_are_run() -> None:
     known = searched(request(), line, room=2.3 * GIB)
-    assert tried(known) == [16, 8, 4, 2] and known.ran_out == 16
+    assert tried(known) == [16, 8, 4, 2] and known.too_large == 16
     assert tried(searched(request(own=4), line, room=GIB)) == [4, 2, 1]
 
 

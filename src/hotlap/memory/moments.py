@@ -5,10 +5,13 @@ a phase, by the number of allocations. At one moment memory grows along a line w
 moment is the largest changes with the batch.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
+from hotlap.records.fit import Moments
 from hotlap.records.memory import ACTIONS, MemoryWindow
 
 PARTS: Final = 16
@@ -17,8 +20,8 @@ ALLOC, FREE = ACTIONS.index("alloc"), ACTIONS.index("free")
 STEP_END: Final = "step end"
 
 
-def moments(window: MemoryWindow) -> dict[str, int]:
-    """Bytes by moment, the most of the window's steps: `backward 3`. Empty where the window does not tell."""
+def moments(window: MemoryWindow) -> dict[str, Moments]:
+    """By phase of a step (`backward`, `other 2`), the most of the window's steps; empty where it does not tell."""
     events, marks = window.events, sorted(window.marks, key=lambda mark: mark.time)
     count = min(map(len, (events.actions, events.bytes, events.times)))
     if not count or not marks or window.left_out:
@@ -26,23 +29,49 @@ def moments(window: MemoryWindow) -> dict[str, int]:
     actions = np.array(events.actions[:count])
     change = np.where(actions == ALLOC, 1, np.where(actions == FREE, -1, 0)) * np.array(events.bytes[:count], np.int64)
     rounding = max(0, sum(window.blocks.rounded) - sum(window.blocks.bytes)) if window.blocks.rounded else 0
-    end = sum(window.blocks.bytes) + rounding
-    level = end - change.sum() + np.cumsum(change)
-    at = np.searchsorted(np.array([mark.time for mark in marks]), np.array(events.times[:count]), side="right") - 1
-    # a phase goes on over marks of the same name: each stretch of them is divided into as many parts
-    names = [mark.phase for mark in marks]
-    begins = [number for number in range(len(marks)) if not number or names[number] != names[number - 1]]
-    stretch = np.searchsorted(np.array(begins), at, side="right") - 1
-    found: dict[str, int] = {}
-    nth: dict[str, int] = {}
+    level = sum(window.blocks.bytes) + rounding - change.sum() + np.cumsum(change)
+    at = np.searchsorted([mark.time for mark in marks], events.times[:count], side="right") - 1
+    # a phase goes on over marks of the same name
+    begins = [number for number, mark in enumerate(marks) if not number or mark.phase != marks[number - 1].phase]
+    stretch = np.searchsorted(begins, at, side="right") - 1
+    found: dict[str, Moments] = {}
+    times: Counter[str] = Counter()
     for number, begin in enumerate(begins):
-        name = names[begin]
-        inside = np.flatnonzero(stretch == number)
-        if name == STEP_END:
-            nth = {}
-        nth[name] = nth.get(name, 0) + 1
-        for part, piece in enumerate(np.array_split(inside, PARTS)):
-            if len(piece):
-                key = f"{name} {nth[name]}.{part}"
-                found[key] = max(found.get(key, 0), int(level[piece].max()))
-    return {name: size for name, size in found.items() if size > 0}
+        phase, inside = marks[begin].phase, level[stretch == number]
+        if phase == STEP_END:
+            times.clear()
+        times[phase] += 1
+        name = phase if times[phase] == 1 else f"{phase} {times[phase]}"
+        sizes = [int(part.max()) for part in np.array_split(inside, PARTS) if len(part)]
+        if sizes and min(sizes) >= 0:
+            found[name] = _both(found.get(name), Moments(len(inside), tuple(sizes)))
+    return found
+
+
+def most(found: Mapping[str, Moments]) -> int:
+    """The largest of them, bytes."""
+    return max((max(one.bytes) for one in found.values()), default=0)
+
+
+def series(runs: Sequence[Mapping[str, Moments]]) -> list[tuple[float, ...]]:
+    """The same moment in each run, one row a moment; empty where phases differ.
+
+    A phase that has other allocations in another run, as where each row of a batch is a tensor, is one moment as a
+    whole."""
+    if any(one.keys() != runs[0].keys() for one in runs):
+        return []
+    rows: list[tuple[float, ...]] = []
+    for phase in runs[0]:
+        told = [one[phase] for one in runs]
+        same = len({one.allocations for one in told}) == 1 and told[0].allocations > 0
+        rows += zip(*(one.bytes for one in told), strict=True) if same else [tuple(max(one.bytes) for one in told)]
+    return rows
+
+
+def _both(one: Moments | None, other: Moments) -> Moments:
+    """Of two steps."""
+    if one is None:
+        return other
+    if one.allocations != other.allocations:
+        return Moments(0, (max(*one.bytes, *other.bytes),))
+    return Moments(one.allocations, tuple(map(max, one.bytes, other.bytes)))

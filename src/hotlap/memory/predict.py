@@ -15,13 +15,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hotlap.records.fit import Range, Shape
+from hotlap.records.fit import Moments, Range, Shape
+
+from .moments import most, series
 
 WIDER: Final = 3.0
 """Of a model's miss at the last point, by which it may be off between the points."""
 LEAST: Final = 3
 """Points from which a model is tested by one that it has not seen."""
-REACH: Final = 16
+FARTHEST: Final = 16
 """Times the largest value that was measured. Beyond, nothing but `at least` is said."""
 SIMPLER: Final = 4.0
 """A model with more coefficients has to miss by so many times less."""
@@ -38,7 +40,7 @@ class Noise(NamedTuple):
 
 PEAK: Final = Noise(flat=0.002, miss=0.005, floor=0.0005)
 """Of bytes in tensors, the same in each run but for the allocator's rounding."""
-HELD: Final = Noise(flat=0.01, miss=0.02, floor=0.005)
+RESERVED: Final = Noise(flat=0.01, miss=0.02, floor=0.005)
 """Of bytes that CUDA's allocator holds, in pieces of 2 MiB and more."""
 RESIDENT: Final = Noise(flat=0.02, miss=0.05, floor=0.02)
 """Of a process's memory on the host, of which the C library gives back what it likes."""
@@ -133,11 +135,11 @@ class Curve:
             # what is no less at a smaller value is no less here
             nearer = [
                 value,
-                *(self.last * 2 ** (part / 4) for part in range(1, int(4 * math.log2(min(far, REACH))) + 1)),
+                *(self.last * 2 ** (part / 4) for part in range(1, int(4 * math.log2(min(far, FARTHEST))) + 1)),
             ]
             low = max(least, *(at(one) - off(one) for one in nearer if one <= value))
             likely = max(low, at(value))
-            return Range(low=low) if far > REACH else Range(low=low, likely=likely, high=likely + off(value))
+            return Range(low=low) if far > FARTHEST else Range(low=low, likely=likely, high=likely + off(value))
         if model.shape == "flat" and self.constant:
             return Range(low=least, likely=top, high=top * (1 + self.noise.flat))
         if model.shape == "flat" or len(points) < 2:
@@ -152,7 +154,7 @@ class Curve:
         convex = self._convex
         off = self.noise.miss * top * (1 + 2 * (value - last) / (last - before))
         low = max(least, top + self._slopes[-1] * (value - last) - off) if convex else least
-        if len(points) < 3 or far > REACH:
+        if len(points) < 3 or far > FARTHEST:
             return Range(low=low)
         if convex:
             high = min(top * far**2, max(top * far, _polynomial(points[-3:], 2)(value)))
@@ -166,7 +168,7 @@ class Curve:
         what the points do not tell."""
         if self.shape in ("falling", "unknown") and len(self.measured) < 2:
             return None, None
-        most = REACH * self.last
+        most = FARTHEST * self.last
         sure = _most(lambda value: _within_limit(self._range(value).high, limit), most)
         possible = _most(lambda value: self._range(value).low <= limit, most)
         return (sure or self._sure(limit)), None if possible == most else possible
@@ -181,24 +183,22 @@ class Curve:
 
 @dataclass(frozen=True)
 class Highest(Curve):
-    """The largest of several quantities, as the peak is of the moments of a step. moments: those of each value."""
+    """The largest of several quantities, as the peak is of the moments of a step. moments: of each value."""
 
-    moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    moments: Mapping[int, Mapping[str, Moments]] = field(default_factory=dict)
 
     @cached_property
     def _curves(self) -> Sequence[Curve]:
-        """Of the moments, where each run has the same ones, and they make up its peak."""
+        """Of the moments, where they are known in each run and make up its peak."""
         runs = [self.moments.get(value, {}) for value in self.measured]
-        names = set(runs[0]) if runs else set()
-        told = all(set(one) == names for one in runs) and all(
-            abs(max(self.moments[value].values(), default=0.0) - peak) <= self.noise.miss * peak
-            for value, peak in self.measured.items()
-            if value in self.moments
-        )
-        if not names or not told or len(runs) < LEAST:
+        peaks = self.measured.values()
+        if len(runs) < LEAST or any(
+            abs(most(one) - peak) > self.noise.miss * peak for one, peak in zip(runs, peaks, strict=True)
+        ):
             return ()
-        series = {tuple(one[name] for one in runs) for name in names}
-        return [Curve(dict(zip(self.measured, ys, strict=True)), self.noise, constant=True) for ys in series]
+        return [
+            Curve(dict(zip(self.measured, row, strict=True)), self.noise, constant=True) for row in set(series(runs))
+        ]
 
     @property
     def settled(self) -> bool:

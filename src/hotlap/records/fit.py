@@ -15,41 +15,55 @@ runs agree with none of these. unknown: there were too few runs to tell."""
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a number lies: bytes, or ms. likely: the best single number, None where the runs don't support one. high:
-    None where nothing is known of how much more it may be (`at least low`). Measured: all three are the same."""
+    """Where a number lies: bytes, or ms. Measured: all three are the same.
+
+    low: it is no less. likely: the best single number, None where the runs don't support one. high: it is no more; None
+    where nothing is known of that (`at least low`).
+    """
 
     low: float
     likely: float | None = None
     high: float | None = None
 
 
+class Moments(msgspec.Struct, frozen=True, array_like=True):
+    """One phase of a step. allocations: blocks that were taken or given back in it; 0 where that differs from step to
+    step. bytes: the most in tensors in each of some parts of it, which have as many of these."""
+
+    allocations: Count
+    bytes: tuple[Count, ...]
+
+
 class FitRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of the command with one value. outcome: `measured`; `memory`, it ran out; else why it was not measured, as
-    why says. folder: of the run. peak_bytes: the most in tensors; held_bytes: the most that torch's CUDA allocator
-    held, or on a CPU that was resident of the process; both of the rank with the most. step_ms: of a typical step.
-    moments: the most bytes in tensors at each part of each phase of a steady step; empty where not known.
-    unusual: why the peak may not be a training step's, so that it is left out of what is predicted."""
+    """A run of the command with one value.
+
+    value: of the option. outcome: `measured`; `memory`, it ran out; else why it was not measured, as why says. folder:
+    of the run. peak_bytes: the most in tensors; reserved_bytes: the most that torch's CUDA allocator had of the device,
+    or on a CPU that was resident of the process; both of the rank with the most. step_ms: of a typical step. moments:
+    by phase of a steady step; empty where not known. unusual: why the peak may not be a training step's, so that it is
+    left out of what is predicted. wall_s: seconds that the run took.
+    """
 
     value: int
     outcome: str
     why: str = ""
     folder: str
     peak_bytes: Count | None = None
-    held_bytes: Count | None = None
+    reserved_bytes: Count | None = None
     step_ms: float | None = None
-    moments: dict[str, Count] = {}
+    moments: dict[str, Moments] = {}
     unusual: str = ""
     wall_s: float = 0.0
 
 
 class FitValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a value of the option takes. measured: a run had it, so nothing here is predicted. peak, held: bytes, as of
-    `FitRun`; step_ms: of a step. None: not known. fits: into this machine's device."""
+    """What a value of the option takes. value: of the option. measured: a run had it, so nothing here is predicted.
+    peak, reserved: bytes, as of `FitRun`; step_ms: of a step. None: not known. fits: into this machine's device."""
 
     value: int
     measured: bool
     peak: Range | None
-    held: Range | None = None
+    reserved: Range | None = None
     step_ms: Range | None = None
     fits: Verdict = "maybe"
 
@@ -74,9 +88,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     option: as it stands in the command; own: its value there. device: `cuda` or `cpu`; on a CPU peaks are of the
     results of torch's operations, without what kernels take inside. shape: of the peak. device_card: this machine's
-    device; cards: others that were asked for. reach: up to this value something is predicted. notes: what the numbers
-    do not tell. complete: all runs were made; why_incomplete: `interrupted`, or what the budget left out. wall_s:
-    seconds in all.
+    device; cards: others that were wanted. predicted_to: largest value for which more than `at least` is said. notes:
+    what the numbers do not tell. complete: all runs were made; why_incomplete: `interrupted`, or what the budget left
+    out. wall_s: seconds in all.
     """
 
     version: int = 1
@@ -89,7 +103,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[FitValue, ...]
     device_card: FitCard | None = None
     cards: tuple[FitCard, ...] = ()
-    reach: int
+    predicted_to: int
     notes: tuple[str, ...] = ()
     complete: bool = True
     why_incomplete: str = ""

@@ -58,16 +58,16 @@ def _basis(found: Fit) -> Iterator[str]:
 def _table(found: Fit) -> Table:
     cards = [card for card in (found.device_card, *found.cards) if card is not None]
     names = [card.name for card in cards]
-    held = any(one.held for one in found.values)
-    kept = "held" if found.device == "cuda" else "process"
+    reserved = any(one.reserved for one in found.values)
+    kept = "reserved" if found.device == "cuda" else "process"
     table = columns(
-        found.option, "", "peak of tensors", *((kept,) if held else ()), "a step", *names, right=(found.option,)
+        found.option, "", "peak of tensors", *((kept,) if reserved else ()), "a step", *names, right=(found.option,)
     )
     failed = {one.value: one for one in found.runs if one.outcome != "measured"}
     for at, one in enumerate(found.values):
         table.add_row(
             str(one.value), _how(one, failed.get(one.value)), range_text(one.peak, size),
-            *((range_text(one.held, size),) if held else ()), range_text(one.step_ms, ms),
+            *((range_text(one.reserved, size),) if reserved else ()), range_text(one.step_ms, ms),
             *(_verdict(card, at) for card in cards),
         )  # fmt: skip
     return table
@@ -97,7 +97,7 @@ def _of_card(card: FitCard, found: Fit) -> Iterator[str]:
     option = found.option
     most = f"above {card.at_most} too large" if card.at_most is not None else ""
     if card.largest and not most:
-        most = "more is not predicted" if card.largest >= found.reach else "how much more does is not known"
+        most = "more is not predicted" if card.largest >= found.predicted_to else "how much more does is not known"
     if card.largest:
         yield f"{option} {card.largest}: {'its tensors fit' if card.tensors_only else 'fits'}"
         yield most if card.at_most != card.largest else "no more does"

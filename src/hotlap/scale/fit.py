@@ -16,13 +16,13 @@ from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import adopt_orphans
-from hotlap.memory.moments import moments
-from hotlap.memory.predict import HELD, PEAK, REACH, RESIDENT, TIME, Curve, Highest
+from hotlap.memory.moments import moments, most
+from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Curve, Highest
 from hotlap.memory.usage import usage
 from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
 from hotlap.records.files import new_folder, write_record
-from hotlap.records.fit import FIT_FILE, Fit, FitCard, FitRun, FitValue, Range, Verdict
+from hotlap.records.fit import FIT_FILE, Fit, FitCard, FitRun, FitValue, Moments, Range, Verdict
 from hotlap.records.run import Environment, Facts
 from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.runs.plan import RunPlan
@@ -97,7 +97,7 @@ class Known:
         return [one for one in self.measured if not one.unusual] or self.measured
 
     @property
-    def ran_out(self) -> int | None:
+    def too_large(self) -> int | None:
         """The smallest value with which memory ran out."""
         return min((one.value for one in self.runs if one.outcome == "memory"), default=None)
 
@@ -106,10 +106,10 @@ class Known:
         measured = {one.value: float(one.peak_bytes or 0) for one in self.usual}
         return Highest(measured, PEAK, moments={one.value: one.moments for one in self.usual if one.moments})
 
-    def held(self) -> Curve:
-        """Of bytes that the allocator, or the process, held."""
-        noise = HELD if self.device == "cuda" else RESIDENT
-        return Curve({one.value: float(one.held_bytes) for one in self.usual if one.held_bytes}, noise)
+    def reserved(self) -> Curve:
+        """Of bytes that the allocator, or the process, reserved."""
+        noise = RESERVED if self.device == "cuda" else RESIDENT
+        return Curve({one.value: float(one.reserved_bytes) for one in self.usual if one.reserved_bytes}, noise)
 
     def times(self) -> Curve:
         """Of ms a step."""
@@ -190,7 +190,7 @@ class _Search:
             _, ended = command.end(late)
         outcome, why, told = read_outcome(plan.folder, ended, timeout_s)
         run = RunFolder(plan.folder)
-        peak, held = (None, None) if outcome in ("memory", "crashed", "timeout") else peak_of(run)
+        peak, reserved = (None, None) if outcome in ("memory", "crashed", "timeout") else peak_of(run)
         if peak is None and outcome in ("measured", "too few steps"):
             outcome, why = "too few steps", why or "no memory was recorded of a step"
         self._learn(run.facts if peak is not None else None)
@@ -200,7 +200,7 @@ class _Search:
             why=why,
             folder=str(plan.folder.relative_to(self.folder)),
             peak_bytes=peak,
-            held_bytes=held,
+            reserved_bytes=reserved,
             step_ms=told.get("step_ms"),
             moments=moments_of(run),
             unusual=unusual(run) if peak is not None else "",
@@ -239,14 +239,14 @@ class _Search:
 
 
 def peak_of(run: RunFolder) -> tuple[int | None, int | None]:
-    """Bytes in tensors at the peak, and bytes that were held, of the rank with the most; None where not known.
+    """Bytes in tensors at the peak, and bytes that were reserved, of the rank with the most; None where not known.
 
     On CUDA both are torch's allocator's since the process began. On a CPU the first is of what operations returned, in
     a steady step; the second the process's resident memory. Raises RecordError.
     """
     found = [_rank_peak(rank, facts) for rank in run.observed if (facts := rank.facts) is not None]
     peaks = [peak for peak, _ in found if peak]
-    return max(peaks, default=None), max((held for _, held in found if held), default=None)
+    return max(peaks, default=None), max((reserved for _, reserved in found if reserved), default=None)
 
 
 def _rank_peak(rank: RankFolder, facts: Facts) -> tuple[int | None, int | None]:
@@ -258,10 +258,10 @@ def _rank_peak(rank: RankFolder, facts: Facts) -> tuple[int | None, int | None]:
     return (usage(window).peak_bytes if window is not None else None), facts.peak_rss_bytes
 
 
-def moments_of(run: RunFolder) -> dict[str, int]:
+def moments_of(run: RunFolder) -> dict[str, Moments]:
     """The most bytes at each moment of a steady step, of the rank with the most. Raises RecordError."""
     windows = [window for rank in run.observed if (window := rank.memory("steady")) is not None]
-    return max(map(moments, windows), key=lambda found: max(found.values(), default=0), default={})
+    return max(map(moments, windows), key=most, default={})
 
 
 def unusual(run: RunFolder) -> str:
@@ -291,7 +291,7 @@ def next_value(request: FitRequest, known: Known) -> int | None:
     if request.measured:
         return next((one for one in request.measured if one not in tried), None)
     own, measured = request.option.value, [one.value for one in known.measured]
-    limit = known.ran_out or math.inf
+    limit = known.too_large or math.inf
     if len(tried) >= MOST:
         return None
     if not tried:
@@ -313,13 +313,13 @@ def next_value(request: FitRequest, known: Known) -> int | None:
 
 def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: str, wall_s: float) -> Fit:
     """What is predicted from what is known."""
-    own, peaks, held, times = request.option.value, known.peaks(), known.held(), known.times()
+    own, peaks, reserved, times = request.option.value, known.peaks(), known.reserved(), known.times()
     values = sorted({*(one.value for one in known.runs), *request.wanted})
     cuda = known.device == "cuda"
-    aside = CONTEXT_BYTES if cuda else HOST_BYTES
-    here = _Card(known.device_name, known.total_bytes, aside, peaks, held, known.ran_out)
-    others = [_Card(name, size, CONTEXT_BYTES, peaks, held if cuda else None) for name, size in request.cards]
-    ran = {one.value: one for one in known.measured}
+    outside = CONTEXT_BYTES if cuda else HOST_BYTES
+    here = _Card(known.device_name, known.total_bytes, outside, peaks, reserved, known.too_large)
+    others = [_Card(name, size, CONTEXT_BYTES, peaks, reserved if cuda else None) for name, size in request.cards]
+    exact = {one.value: one for one in known.measured}
     return Fit(
         command=request.command,
         option=request.option.name,
@@ -330,17 +330,17 @@ def fit_of(known: Known, request: FitRequest, machine: Environment, incomplete: 
         values=tuple(
             FitValue(
                 value=value,
-                measured=value in ran,
-                peak=_exactly(ran[value].peak_bytes) if value in ran else peaks.at(value),
-                held=_exactly(ran[value].held_bytes) if value in ran else held.at(value),
+                measured=value in exact,
+                peak=_exactly(exact[value].peak_bytes) if value in exact else peaks.at(value),
+                reserved=_exactly(exact[value].reserved_bytes) if value in exact else reserved.at(value),
                 step_ms=times.at(value),
-                fits="yes" if value in ran else here.verdict(value),
+                fits="yes" if value in exact else here.verdict(value),
             )
             for value in values
         ),
-        device_card=here.told(values, max(ran)),
+        device_card=here.told(values, max(exact)),
         cards=tuple(card.told(values) for card in others),
-        reach=REACH * peaks.last,
+        predicted_to=FARTHEST * peaks.last,
         notes=tuple(_notes(known, request)),
         complete=not incomplete,
         why_incomplete=incomplete,
@@ -355,49 +355,49 @@ def _exactly(measured: int | None) -> Range | None:
 
 @dataclass(frozen=True)
 class _Card:
-    """A device. aside: bytes that tensors can't have. held: None where runs on another kind of device don't tell it.
-    ran_out: with this value and larger ones memory ran out here."""
+    """A device. outside: bytes that tensors can't have. reserved: None where runs on another kind of device don't tell.
+    too_large: with this value and larger ones memory ran out here."""
 
     name: str
     total: int
-    aside: int
+    outside: int
     peaks: Curve
-    held: Curve | None
-    ran_out: int | None = None
+    reserved: Curve | None
+    too_large: int | None = None
 
     @cached_property
     def usable(self) -> int:
         """Bytes."""
-        return max(0, self.total - self.aside)
+        return max(0, self.total - self.outside)
 
     def verdict(self, value: int) -> Verdict:
         """Whether a value fits."""
-        if self.ran_out is not None and value >= self.ran_out:
+        if self.too_large is not None and value >= self.too_large:
             return "no"
-        peak, held = self.peaks.at(value), self.held.at(value) if self.held is not None else None
+        peak, reserved = self.peaks.at(value), self.reserved.at(value) if self.reserved is not None else None
         if peak is not None and peak.low > self.usable:
             return "no"
-        most = peak if self.held is None else held
+        most = peak if self.reserved is None else reserved
         if most is None or most.high is None or most.high > self.usable:
             return "maybe"
-        return "tensors" if self.held is None else "yes"
+        return "tensors" if self.reserved is None else "yes"
 
-    def told(self, values: Sequence[int], ran: int = 0) -> FitCard:
-        """What fits. ran: a value that did run here."""
+    def told(self, values: Sequence[int], fitted: int = 0) -> FitCard:
+        """What fits. fitted: a value that was run here."""
         _, most = self.peaks.largest(self.usable)
-        sure, _ = (self.held or self.peaks).largest(self.usable)
-        if self.ran_out is not None:
-            most = min(self.ran_out - 1, most or self.ran_out - 1)
+        sure, _ = (self.reserved or self.peaks).largest(self.usable)
+        if self.too_large is not None:
+            most = min(self.too_large - 1, most or self.too_large - 1)
         if sure is not None:
-            sure = max(sure, ran) if most is None else max(min(sure, most), ran)
+            sure = max(sure, fitted) if most is None else max(min(sure, most), fitted)
         return FitCard(
             name=self.name,
             memory_bytes=self.total,
             usable_bytes=self.usable,
             largest=sure,
-            at_most=most if most is None else max(most, ran),
-            tensors_only=self.held is None,
-            fits=tuple("yes" if ran and value == ran else self.verdict(value) for value in values),
+            at_most=most if most is None else max(most, fitted),
+            tensors_only=self.reserved is None,
+            fits=tuple("yes" if fitted and value == fitted else self.verdict(value) for value in values),
         )
 
 
@@ -429,7 +429,9 @@ def _notes(known: Known, request: FitRequest) -> list[str]:
         )
     elif peaks.shape == "unknown":
         notes.append("fewer than three runs were measured, so nothing shows that memory grows along a line")
-    if any(one > REACH * peaks.last for one in request.wanted):
-        notes.append(f"beyond {REACH} times the largest value that was measured, {peaks.last}, only `at least` is said")
+    if any(one > FARTHEST * peaks.last for one in request.wanted):
+        notes.append(
+            f"beyond {FARTHEST} times the largest value that was measured, {peaks.last}, only `at least` is said"
+        )
     notes.append("evaluations, checkpoints and larger batches that come later than these steps may take more")
     return notes
