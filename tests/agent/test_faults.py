@@ -16,10 +16,10 @@ SPARE = {
     name
     for name in HOOKS
     if name.startswith("profile_")
-    or name in {"facts", "habits", "peaks", "port", "unused_forwards", "wasted", "worker_samples"}
+    or name in {"facts", "habits", "memory", "peaks", "port", "unused_forwards", "wasted", "worker_samples"}
 }
 """Parts that hotlap goes on without; see test_profile.py, test_facts.py, test_habits.py, test_rendezvous.py,
-test_peaks.py, test_unused.py, test_wasted.py and test_worker_samples.py."""
+test_peaks.py, test_ran_out.py, test_unused.py, test_wasted.py and test_worker_samples.py."""
 CHILDREN = {"fork"}
 """See test_children.py."""
 GRAPHS = {name for name in HOOKS if name.startswith("graph_")}

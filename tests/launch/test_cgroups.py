@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.launch.cgroups import Quota, Throttling, cpu_quota, folders, quota_of, throttling
+from hotlap.launch.cgroups import (
+    Quota,
+    Throttling,
+    cpu_quota,
+    folders,
+    memory_limit,
+    oom_kills,
+    quota_of,
+    throttling,
+)
 from hotlap.launch.starvation import Starvation, per_core, waited_ms
 
 V2 = "36 25 0:31 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -262,3 +271,29 @@ def test_a_quota_of_this_machine_is_seen_to_run_out(limited: Path) -> None:
         child.wait()
     assert before.throttled is not None and after.throttled is not None and after.throttled > before.throttled
     assert (after.throttled_ms or 0) > (before.throttled_ms or 0)
+
+
+def test_memory_of_version_2(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).in_group("0::/job/step\n", V2)
+    assert memory_limit(root=tmp_path) is None and oom_kills(root=tmp_path) is None
+    machine.put({
+        "sys/fs/cgroup/job/step/memory.max": "max\n",
+        "sys/fs/cgroup/job/memory.max": "8589934592\n",
+        "sys/fs/cgroup/memory.max": "17179869184\n",
+        "sys/fs/cgroup/job/step/memory.events": "low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 0\n",
+        "sys/fs/cgroup/job/memory.events": "oom_kill 7\n",
+    })  # fmt: skip
+    assert memory_limit(root=tmp_path) == 8 << 30 and oom_kills(root=tmp_path) == 1
+
+
+def test_memory_of_version_1(tmp_path: Path) -> None:
+    machine = Machine(tmp_path).in_group(MEMBER_V1.format(path="/job"), V1.format(top="/"))
+    here = "sys/fs/cgroup/memory/job/"
+    machine.put({
+        f"{here}memory.limit_in_bytes": "4294967296\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        f"{here}memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+    })  # fmt: skip
+    assert memory_limit(root=tmp_path) == 4 << 30 and oom_kills(root=tmp_path) == 3
+    machine.put({f"{here}memory.limit_in_bytes": "no number\n", f"{here}memory.oom_control": "oom_kill -1\n"})
+    assert memory_limit(root=tmp_path) is None and oom_kills(root=tmp_path) is None

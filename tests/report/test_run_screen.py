@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from hotlap.records.diagnosis import COMPARE, NOT_STEADY, Diagnosis, Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import Lever, Phases, Problem, Run
+from hotlap.records.sizes import size_text
 from hotlap.records.tune import Dropped, Interval, Parity, Trial, Tune
 from hotlap.records.utilisation import Utilisation
 from hotlap.report.console import (
@@ -35,7 +36,7 @@ from hotlap.report.console import (
 from hotlap.report.progress import Progress
 from hotlap.report.rates import money_parts
 from hotlap.report.run_screen import headline, run_screen
-from hotlap.report.tune_screen import parity_parts, size, tune_screen
+from hotlap.report.tune_screen import parity_parts, tune_screen
 from report import pages
 
 HOSTILE = "[red]a\x1b[31m\x07\u202eb\rc\nd[/red]:boom:"
@@ -178,7 +179,7 @@ def test_small_numbers() -> None:
 
 
 def test_sizes_have_three_digits() -> None:
-    assert [size(mib * 2.0**20) for mib in (1, 999, 1000, 1536)] == ["1 MiB", "999 MiB", "0.977 GiB", "1.5 GiB"]
+    assert [size_text(mib * 2.0**20) for mib in (1, 999, 1000, 1536)] == ["1 MiB", "999 MiB", "0.977 GiB", "1.5 GiB"]
 
 
 def test_bar_is_as_long_as_its_share() -> None:

@@ -10,6 +10,7 @@ from machine import FakeLever, Tune, Uses, factors, kept, made, run, starter, wo
 
 from hotlap.experiment.evidence import Evidence
 from hotlap.records.errors import CommandFailed, NothingMeasured, UsageError
+from hotlap.records.ran_out import MemoryChange
 from hotlap.records.tune import Trial
 from hotlap.tune.objective import TuneRequest, costs, peak_bytes
 from hotlap.tune.tune import check
@@ -179,6 +180,37 @@ def test_levers_are_added_cheapest_first_until_it_fits(tune: Tune) -> None:
     assert kept(found) == ["fast"] and found.proved.ratio == pytest.approx(2.0)
     assert {*machine.starts("prove")} == {("checkpoint-blocks", "fast")}
     assert {*machine.starts("bare")} <= {("checkpoint-blocks",)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "activations_mib", "order"),
+    [
+        ("forward", 900, ["checkpoint-blocks", "allocator"]),  # which alone gives enough
+        ("forward", 100, ["allocator", "checkpoint-blocks"]),  # nothing does
+    ],
+)
+def test_levers_that_give_enough_come_first(
+    phase: str, activations_mib: int, order: list[str], tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (
+        MemoryChange(
+            what="", lever="checkpoint-blocks", gives_bytes=activations_mib << 20, enough=activations_mib > 500
+        ),
+    )
+    monkeypatch.setattr("hotlap.tune.fit.every_change", lambda run, environment: (given, 500 << 20))
+    savers = [saver("allocator", frees={"fragmentation": 1.0}), saver("checkpoint-blocks", frees={"activations": 0.8})]
+    found, machine = tune(savers, factors(), **out_of_memory_over(600, **{"checkpoint-blocks": 0.5}))
+    assert machine.starts("fit")[0] == (order[0],) and fitted(found) == ["checkpoint-blocks"]
+    assert len(machine.starts("fit")) == (1 if activations_mib > 500 else 3)
+
+
+def test_where_nothing_makes_it_fit_the_changes_are_told(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = MemoryChange(what="batches of 1/2 of the rows", gives_bytes=1 << 30, costs="other updates", enough=True)
+    monkeypatch.setattr("hotlap.tune.fit.every_change", lambda run, environment: ((half,), 500 << 20))
+    with pytest.raises(
+        CommandFailed, match="What leaves more memory: batches of 1/2 of the rows: gives about 1 GiB, c"
+    ):
+        tune(SAVERS, factors(), **out_of_memory_over(1))
 
 
 def test_what_is_written_at_a_proof_has_the_levers_without_which_it_does_not_run(tune: Tune, tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ class Agent:
         self.timeline.begin()
         self.recorder.previous_event = self.marks.mark()
         self.seams.begun()
+        self.memory.loop_begins()
 
     def forked(self) -> None:
         """This is a child process. What was seen in the parent is no loop if it trained nothing, such as a forward that
@@ -260,6 +261,7 @@ class Agent:
             return
         self.done = True
         self.guard.on = False
+        self.memory.ends()
         if self.steps.unsampled:
             self.step_sampling.finish()
         self.steps.finish()

@@ -72,9 +72,8 @@ def taken(device: int, since_ns: int, places: Places) -> dict[str, Any]:
     def stack(frames: Any) -> int:
         """torch gives equal stacks as one object."""
         if id(frames) not in stacks:
-            files = [one for one in frames or () if places.users(str(one["filename"]))]
-            named = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in files]
-            stacks[id(frames)] = rows.stack(named)
+            named = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames or ()]
+            stacks[id(frames)] = rows.stack(named, places.users)
         return stacks[id(frames)]
 
     events = told["device_traces"][device] if device < len(told["device_traces"]) else []
@@ -84,7 +83,8 @@ def taken(device: int, since_ns: int, places: Places) -> dict[str, Any]:
         action, at_ns = ACTIONS.get(one["action"]), int(one.get("time_us", 0)) * 1000
         if action is not None and at_ns >= since_ns:
             rows.event(action, int(one["addr"]), int(one["size"]), at_ns, stack(one.get("frames")))
-    blocks, segments = [], []
+    blocks: list[tuple[int, ...]] = []
+    segments: list[dict[str, Any]] = []
     for segment in told["segments"]:
         if segment["device"] != device:
             continue

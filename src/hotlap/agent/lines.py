@@ -45,9 +45,8 @@ HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 AGENT: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
-BETWEEN: Final = frozenset(
-    AGENT + name for name in ("lines.py", "operations.py", "profile.py", "guard.py", "hooks/transfer.py")
-)
+_SEES: Final = ("lines.py", "operations.py", "profile.py", "guard.py", "hooks/transfer.py")
+BETWEEN: Final = frozenset(AGENT + name for name in _SEES)
 """Between an op and what calls it: what sees it, and the wrapper of the script's own transfers."""
 LEFT_OUT: Final = ("profiler::", "aten::detach")
 """Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what

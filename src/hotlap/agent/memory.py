@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +18,13 @@ import torch
 from hotlap.records.phases import FORWARD, PHASES
 from hotlap.records.session import Session
 
+from .ended import ended, host_document, limit, phase_of
 from .guard import hook
 from .history import History, taken
-from .lines import Places, calls
+from .lines import Call, Places, calls
 from .operations import Operations
 from .owners import Owners, of_models, of_variables
-from .process_tree import rss
+from .process_tree import peak_rss, rss
 from .timeline import GAP
 from .torch_internals import dump_memory, observe_out_of_memory, when_cuda_begins
 from .windows import Columns, columns
@@ -40,6 +41,7 @@ SERIES: Final = 2048
 """Points over the run; every second one goes where there are more."""
 SNAPSHOT: Final = "memory_snapshot.pickle"
 """As torch writes it and https://pytorch.org/memory_viz reads it; hotlap does not."""
+RAN_OUT: Final = "memory-oom.json"
 STEP_END: Final = "step end"
 BEFORE_LOOP: Final = "before the loop"
 MOST_TOLD: Final = 2
@@ -63,6 +65,8 @@ class Memory:
         self._series: list[tuple[int, int, int, int]] = []
         self._every = 1
         self._left_to_tell = MOST_TOLD
+        self._on_record = self._untold = False
+        """Whether the allocator's giving up is written; whether it did so once more since."""
 
     # from the beginning on
 
@@ -82,12 +86,32 @@ class Memory:
         self.history.begin()
         self._counted = self._counts()
 
+    def loop_begins(self) -> None:
+        """The first event of the loop."""
+        if self.session.memory and self.history.on:
+            self._spare(self._first_steps)
+
+    def _first_steps(self) -> None:
+        self.agent.folder().replace("memory-start.json", self._document("start", 0, 0))
+        self._begin()
+        self.looking, self.agent.timeline.watch = True, self.agent.profile
+
     def step_done(self, step: int) -> None:
         """A step of the loop ended, from 1."""
         if self.session.memory:
             self._spare(self._point, step)
-        if step == FIRST_STEPS and self.history.on and not self.session.memory:
-            self._spare(self.history.end)
+        if step <= FIRST_STEPS and self.history.on:
+            self._spare(self._first_done, step)
+
+    def _first_done(self, step: int) -> None:
+        if self.looking:
+            self._mark(STEP_END)
+        if step == FIRST_STEPS and self.session.memory:
+            self._own()
+            self.looking, self.agent.timeline.watch = False, None
+            self.agent.folder().replace("memory-first.json", self._document("first", 1, FIRST_STEPS))
+        elif step == FIRST_STEPS:
+            self.history.end()
 
     def _point(self, step: int) -> None:
         if step % self._every:
@@ -108,14 +132,17 @@ class Memory:
                 self.note = "the script records the allocator's history itself, or this torch does not tell"
                 return
         else:
-            lines = Columns()
-            self.operations = Operations(self.agent.profile.tell, lines)
+            self.note = self.agent.profile.no_ops()
+            if self.note:
+                return
+            self.operations = Operations(self.agent.profile.tell, Columns())
             alive = [one for _, _, one in of_models(self.agent)]
             alive += [one for _, one in of_variables(sys._getframe(1), self._places)]
             watching = self.operations.watching(alive)
             del alive
         self._begin()
         self._own()
+        self.phase(self.agent.timeline.stack[-1])
         first = self.agent.recorder.index + 1
         self.looking = True
         try:
@@ -151,10 +178,14 @@ class Memory:
         """Note whose what is now."""
         self._own_from(sys._getframe(1))
 
-    def _own_from(self, frame: FrameType) -> None:
+    def _own_from(self, frame: FrameType, device: str = "") -> None:
+        """device: of tensors, any without."""
         for category, name, tensor in of_models(self.agent):
-            self._owners.add(category, name, tensor)
+            if not device or tensor.device.type == device:
+                self._owners.add(category, name, tensor)
         for name, tensor in of_variables(frame, self._places):
+            if device and tensor.device.type != device:
+                continue
             graph = isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None
             self._owners.add("outputs" if graph else "held", name, tensor)
 
@@ -198,29 +229,76 @@ class Memory:
 
     def _ran_out(self, device: int, asked: int, total: int, free: int) -> None:
         """The allocator gives up, in any thread."""
-        if not self._left_to_tell or not self.agent.guard.on:
+        if not self.agent.guard.on:
+            return
+        self._untold = not self._left_to_tell
+        if self._untold:
             return
         self._left_to_tell -= 1
         frame = sys._current_frames().get(self.agent.thread or 0, sys._getframe(1))
-        found = self._places.all_of(calls(frame))
-        phase = self.agent.timeline.stack[-1]
         self._own_from(frame)
-        first = self.agent.recorder.index + 1
-        document = self._document("oom", first, 1)
+        document = self._document("oom", self._step(), 1)
         document["ran_out"] = {
-            "asked_bytes": asked,
-            "frames": [(self._places.files[at], *rest) for at, *rest in reversed(found)],
-            "phase": PHASES[FORWARD if phase == GAP else phase] if self.agent.begun else BEFORE_LOOP,
-            "step": first,
+            **self._told(calls(frame), asked, self._phase()),
+            "grad": torch.is_grad_enabled(),
             "total_bytes": total,
             "free_bytes": free,
         }
-        self.agent.folder().replace("memory-oom.json", document)
+        self.agent.folder().replace(RAN_OUT, document)
+        self._on_record = True
+
+    def _told(self, called: Iterable[Call], asked: int | None, phase: str) -> dict[str, Any]:
+        """Of `records.memory.OutOfMemory`. called: the innermost first."""
+        agent, line = self.agent, self.agent.timeline
+        found = self._places.all_of(called)
+        modules = [one for model in list(agent.script.roots.values()) if (one := model.module()) is not None]
+        known = agent.begun and not agent.steps.unsampled
+        return {
+            "asked_bytes": asked,
+            "frames": [(self._places.files[at], *rest) for at, *rest in reversed(found)],
+            "phase": phase,
+            "step": self._step(),
+            "began": time.time_ns() - (line.clock() - line.segment.begun_ns) if known else None,
+            "training": any(one.training for one in modules) if modules else None,
+        }
+
+    def _step(self) -> int:
+        """That is running, from 1; some of those before may not be handed over yet."""
+        return self.agent.recorder.index + len(self.agent.step_sampling.ends) + 1
+
+    def _phase(self) -> str:
+        phase = self.agent.timeline.stack[-1]
+        return PHASES[FORWARD if phase == GAP else phase] if self.agent.begun else BEFORE_LOOP
+
+    def _ended(self) -> None:
+        """The process ends; by a lack of memory, of which nothing is written yet, that is told."""
+        found = ended()
+        if found is None or (found.cuda and self._on_record and not self._untold):
+            return
+        frame = next((frame for frame, _ in found.calls), sys._getframe(1))
+        called = [(frame.f_code, line) for frame, line in found.calls]
+        told = self._told(called, found.asked_bytes, phase_of(found.calls, self._phase()))
+        self._owners = Owners()
+        if found.cuda and torch.cuda.is_initialized():
+            self._own_from(frame)
+            free, total = torch.cuda.mem_get_info()
+            document = self._document("oom", told["step"], 1) | {
+                "ran_out": {**told, "free_bytes": free, "total_bytes": total}
+            }
+        else:
+            self._own_from(frame, "cpu")
+            document = host_document(self._owners.rows, {**told, "total_bytes": limit(), "resident_bytes": peak_rss()})
+        self.agent.folder().replace(RAN_OUT, document)
 
     # the end
 
+    def ends(self) -> None:
+        """The process ends, and what it was about is still there."""
+        with contextlib.suppress(MemoryError):  # there may be none for this either
+            self._spare(self._ended)
+
     def finish(self) -> None:
-        """The process ends."""
+        """The last of it."""
         if self.session.memory:
             names = ("steps", "allocated", "reserved", "resident")
             told = dict(zip(names, columns(self._series, 4), strict=True))

@@ -1,10 +1,11 @@
 """What torch's operations allocate, and when it is gone, where no allocator tells, as on the CPU.
 
-A storage is seen as an operation returns it, and is followed by a weak reference. What an operation takes and gives back
-inside is not seen. An operation of the backward is put down to the line of the forward that made its node.
+A storage is seen as an operation returns it, and is followed by a weak reference. What an operation takes and gives
+back inside is not seen. An operation of the backward is put down to the line of the forward that made its node.
 """
 
 import contextlib
+import functools
 import sys
 import time
 import weakref
@@ -56,8 +57,8 @@ class Operations(OpWatch):
         if node is not None:
             self._stack = self._made.get(sequence_number(node), -1)
         if self._stack < 0:
-            found = self.places.all_of(calls(caller))
-            self._stack = self.columns.stack([(self.places.files[at], *rest) for at, *rest in reversed(found)])
+            named = ((code.co_filename, line, code.co_qualname) for code, line in calls(caller))
+            self._stack = self.columns.stack(named, self.places.users)
             if node is None and len(self._made) < MOST_NODES:
                 self._made[next_sequence_number() - 1] = self._stack
 
@@ -77,12 +78,11 @@ class Operations(OpWatch):
         if key in self.live:
             return
         address, size = kept.data_ptr(), kept.nbytes()
-        reference = weakref.ref(kept, lambda _, self=self, key=key: self._gone(key))
-        self.live[key] = reference, address, size, stack
+        self.live[key] = weakref.ref(kept, functools.partial(self._gone, key)), address, size, stack
         if new and size:
             self.columns.event(ALLOC, address, size, time.time_ns(), stack)
 
-    def _gone(self, key: int) -> None:
+    def _gone(self, key: int, _: Any) -> None:
         _, address, size, stack = self.live.pop(key)
         if self.looking and size and not sys.is_finalizing():
             self.columns.event(FREE, address, size, time.time_ns(), stack)

@@ -4,6 +4,8 @@ Variables are those of the user's frames that are running and of their modules, 
 objects' attributes, not too deep and not too many. The shortest name is found first.
 """
 
+import contextlib
+import functools
 import sys
 import time
 from collections import deque
@@ -25,10 +27,12 @@ Owner = list[Any]
 MOST_OWNERS: Final = 50_000
 MOST_LOOKED_AT: Final = 50_000
 """Objects, in a walk."""
-DEEPEST: Final = 6
+DEEPEST: Final = 8
 OURS: Final = 3
 """References to a frame's dictionary: the frame's, ours, and that of the count."""
-LEAVES: Final = (str, bytes, int, float, bool, complex, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType,
+LONGEST, AT_THE_BEGINNING = 4096, 16
+"""Of a longer container some at its beginning are looked at, and the last: what grows, grows there."""
+LEAVES: Final = (str, bytes, int, float, bool, complex, type, ModuleType, BuiltinFunctionType,
                  CodeType, FrameType, type(None))  # fmt: skip
 
 
@@ -95,14 +99,24 @@ def _locals(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds, without any code of its class; of functions, as hooks are, their closures."""
     kind = type(value)
     if issubclass(kind, dict):
-        yield from ((f"{name}[{key!r}]" if isinstance(key, str) else f"{name}[…]", one) for key, one in _items(value))
+        for key, one in _some(dict.items(value)):
+            yield (f"{name}[{key!r}]" if isinstance(key, str) else f"{name}[…]"), one
     elif issubclass(kind, (list, tuple, set, frozenset, deque)):
-        yield from ((f"{name}[…]", one) for one in list(value))
+        yield from ((f"{name}[…]", one) for one in _some(value))
+    elif kind is FunctionType:
+        for free, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # nothing is in it yet
+                yield f"{name}:{free}", cell.cell_contents
+    elif kind is MethodType:
+        yield f"{name}:{value.__func__.__name__}", value.__self__
+    elif kind is functools.partial:
+        yield from ((f"{name}[…]", one) for one in (value.func, *value.args, *value.keywords.values()))
     else:
         held = _attributes(value)
-        # A module's own dictionaries, by the names under which the script knows what is in them.
+        # What a module holds, by the names under which the script knows it.
         for inner in ("_parameters", "_buffers", "_modules"):
             found = held.get(inner)
             if isinstance(found, dict):
@@ -110,8 +124,9 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}.{key}", one) for key, one in list(held.items()) if not key.startswith("_hotlap"))
 
 
-def _items(value: Any) -> list[tuple[Any, Any]]:
-    return list(dict.items(value))
+def _some(container: Any) -> list[Any]:
+    found = list(container)
+    return found if len(found) <= LONGEST else found[:AT_THE_BEGINNING] + found[-LONGEST:]
 
 
 def _attributes(value: Any) -> dict[str, Any]:

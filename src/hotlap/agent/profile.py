@@ -277,7 +277,7 @@ class Profile:
         try:
             for left in range(0 if self.agent.world > 1 else MOST_EVALUATED, -1, -1):
                 lines = self.lines = self.seen = Lines(self.tell)
-                lines.skipped = self._no_ops()
+                lines.skipped = self.no_ops()
                 with lines.watching(ops=not lines.skipped):
                     yield
                 if not left or not self.evaluated or self.agent.host.evaluates:
@@ -302,7 +302,7 @@ class Profile:
         if self.seen is not None:
             self.agent.folder().replace("lines.json", self.seen.document())
 
-    def _no_ops(self) -> str:
+    def no_ops(self) -> str:
         """Why ops can't be watched, "" where they can."""
         if self.agent.compiled_frames or any(root.facts["compiled"] for root in self.agent.script.roots.values()):
             return "torch.compile is in use: its graphs would be compiled again"

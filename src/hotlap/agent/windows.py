@@ -1,8 +1,10 @@
 """The columns of a window of memory, as `records.memory.MemoryWindow` has them."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+from .lines import HOTLAP, TORCH
 
 ALLOC, FREE, RESERVE, RELEASE = range(4)
 """Indices into `records.memory.ACTIONS`."""
@@ -16,14 +18,21 @@ class Columns:
 
     def __init__(self) -> None:
         self.frames: dict[tuple[str, int, str], int] = {}
+        self.installed: set[int] = set()
         self.stacks: dict[tuple[int, ...], int] = {}
         self.events: deque[tuple[int, int, int, int, int]] = deque(maxlen=MOST_EVENTS)
         self.left_out = 0
 
-    def stack(self, frames: Iterable[tuple[str, int, str]]) -> int:
-        """The number of a stack, the innermost frame first; -1 of an empty one."""
-        row = tuple(self.frames.setdefault(one, len(self.frames)) for one in list(frames)[:MOST_FRAMES])
-        return self.stacks.setdefault(row, len(self.stacks)) if row else -1
+    def stack(self, frames: Iterable[tuple[str, int, str]], users: Callable[[str], bool]) -> int:
+        """The number of a stack, the innermost frame first; -1 of an empty one. users: whether a file is the user's."""
+        row: list[int] = []
+        for frame in frames:
+            if len(row) < MOST_FRAMES and not frame[0].startswith(("<", HOTLAP, TORCH)):
+                number = self.frames.setdefault(frame, len(self.frames))
+                row.append(number)
+                if not users(frame[0]):
+                    self.installed.add(number)
+        return self.stacks.setdefault(tuple(row), len(self.stacks)) if row else -1
 
     def event(self, action: int, address: int, size: int, at_ns: int, stack: int) -> None:
         """One; the last ones are kept."""
@@ -35,6 +44,7 @@ class Columns:
         names = ("actions", "addresses", "bytes", "times", "stacks")
         return {
             "frames": list(self.frames),
+            "installed": sorted(self.installed),
             "stacks": list(self.stacks),
             "events": dict(zip(names, columns(self.events, len(names)), strict=True)),
             "left_out": self.left_out,

@@ -16,6 +16,7 @@ from .calibrate import calibrate
 from .diff import diff
 from .export import export, open_
 from .fit import fit
+from .memory import memory
 from .patch import UpToCommand, patch
 from .report import report
 from .run import run
@@ -45,6 +46,7 @@ app.command(name="diff")(diff)
 app.command(name="report")(report)
 app.command(name="advise")(advise)
 app.command(name="trace")(trace)
+app.command(name="memory")(memory)
 app.command(name="open")(open_)
 app.command(name="export")(export)
 app.command(name="calibrate")(calibrate)

@@ -15,12 +15,15 @@ from hotlap.launch.environment import environment
 from hotlap.launch.run import ForegroundRun
 from hotlap.launch.supervise import exit_like
 from hotlap.levers import variables_of
+from hotlap.memory.ran_out import ran_out
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, RecordError, UsageError, missing_named
 from hotlap.records.files import new_folder
+from hotlap.records.ran_out import RanOut
 from hotlap.records.run import Run
 from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
+from hotlap.report.oom_screen import oom_screen
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
 from hotlap.runs.plan import RunPlan
@@ -41,12 +44,13 @@ MOST_PROFILED: Final = 100
 
 class RunDocument(msgspec.Struct, frozen=True):
     """What `--json` prints: the documents of the run folder. folder: its path. diagnosis: None where nothing was
-    measured; why: the reason."""
+    measured; why: the reason. ran_out: of memory, None where it did not."""
 
     folder: str
     run: Run
     diagnosis: Diagnosis | None
     why: str = ""
+    ran_out: RanOut | None = None
 
 
 def run(
@@ -195,12 +199,31 @@ def report(folder: Path, record: Run, json: bool, price: Price = UNPRICED) -> No
     if diagnosis is not None:
         unwritten.append(_unwritten(run, diagnosis))
     console = stderr_console()
-    console.print(run_screen(record, diagnosis, run.problems, folder, why, price.of(diagnosis)))
+    lacked = out_of_memory(run, record)
+    console.print(run_screen(record, shown_with(diagnosis, lacked), run.problems, folder, why, price.of(diagnosis)))
     if what := "; ".join(filter(None, unwritten)):
         told = f"hotlap: {what}. The screen above shows what was in memory or already written"
         console.print(plain(told, "yellow"), soft_wrap=True)
+    if lacked is not None:
+        console.print(oom_screen(lacked, record))
     if json:
-        print_json(RunDocument(str(folder), record, diagnosis, why))
+        print_json(RunDocument(str(folder), record, diagnosis, why, lacked))
+
+
+def shown_with(diagnosis: Diagnosis | None, lacked: RanOut | None) -> Diagnosis | None:
+    """The verdict beside the screen of how memory ran out, which says what to do next."""
+    if diagnosis is None or lacked is None or lacked.went_on:
+        return diagnosis
+    return msgspec.structs.replace(diagnosis, next="")
+
+
+def out_of_memory(run: RunFolder, record: Run) -> RanOut | None:
+    """How memory ran out, where it did; of what can't be read that is said on stderr."""
+    try:
+        return ran_out(run, record)
+    except RecordError as error:
+        stderr_console().print(plain(f"hotlap: how memory ran out can't be read: {error}", "yellow"), soft_wrap=True)
+        return None
 
 
 def _unwritten(run: RunFolder, record: msgspec.Struct) -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from hotlap.diagnose.verdict import judged
 from hotlap.records.errors import NothingMeasured
+from hotlap.report.oom_screen import oom_screen
 from hotlap.report.run_screen import run_screen
 from hotlap.report.tune_screen import tune_screen
 from hotlap.runs.folder import RunFolder, TuneFolder
@@ -16,7 +17,7 @@ from ._beside import screens
 from ._common import print_json
 from ._price import HELP as PRICE
 from ._price import price_of
-from .run import RunDocument
+from .run import RunDocument, out_of_memory, shown_with
 
 
 def show(
@@ -42,9 +43,10 @@ def show(
     diagnosis, why = judged(folder)
     if diagnosis is not None:
         priced.check([diagnosis.device_name or diagnosis.device])
+    lacked = out_of_memory(run, record)
     if json:
-        print_json(RunDocument(str(folder), record, diagnosis, why))
+        print_json(RunDocument(str(folder), record, diagnosis, why, lacked))
     else:
-        screen = run_screen(record, diagnosis, run.problems, folder, why, priced.of(diagnosis))
-        Console().print(screen, *screens(folder), sep="")
+        screen = run_screen(record, shown_with(diagnosis, lacked), run.problems, folder, why, priced.of(diagnosis))
+        Console().print(screen, *screens(folder), *([oom_screen(lacked, record)] if lacked else []), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

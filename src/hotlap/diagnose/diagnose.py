@@ -2,19 +2,23 @@
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
+from typing import Final
 
 import msgspec
 
 from hotlap.levers import answering, settled
+from hotlap.memory.growth import growth as growth_of
+from hotlap.memory.usage import usage
 from hotlap.records.diagnosis import COMPARE, LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import read_record
+from hotlap.records.memory import MemoryUsage, When
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Environment, Facts, Phases, Problem, Step
 from hotlap.records.telemetry import TelemetrySample
@@ -68,6 +72,8 @@ WHAT_COUNTS = (
     "seen"
 )
 
+EARLY: Final[Mapping[When, str]] = {"start": "before the loop", "first": "in the first steps"}
+"""Windows of memory, in words."""
 MOST_LOST = 1000
 """Steps in a row that are not there, from which on it is no broken line of a killed job."""
 
@@ -190,6 +196,7 @@ def _verdict(
         device_name=facts.device_name if facts else None,
         peak_bytes=measured.memory[0] if measured.memory else None,
         memory_bytes=measured.memory[1] if measured.memory else None,
+        memory=measured.usage,
         unknown=(
             *_unknown(first, slowest, measured),
             *_beside_others(findings, measured),
@@ -243,8 +250,17 @@ def _measured(
         rows=rows_of(usual),
         jump=jump_of(steady, rank.steps, facts, seen, machine) if whole and grown is None else None,
         grown_in=longer_in(ends) if grown else ("", 0.0),
+        usage=used(rank.folder),
+        early={said: usage(window) for when, said in EARLY.items() if (window := rank.folder.memory(when)) is not None},
+        rises=growth_of(series) if (series := rank.folder.memory_series) is not None else None,
     )
     return measured, paced
+
+
+def used(rank: RankFolder) -> MemoryUsage | None:
+    """Memory of the steady steps in which that was looked at, if any were. Raises RecordError."""
+    window = rank.memory()
+    return None if window is None else usage(window)
 
 
 def _found(measured: Measured, first: Rank, ranks: Sequence[Rank]) -> list[Finding]:

@@ -15,6 +15,8 @@ from typing import Final
 from hotlap.agent.process_tree import read
 
 DEEPEST: Final = 64
+NO_LIMIT: Final = 1 << 53
+"""Bytes, from which on a limit is none."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,26 @@ def throttling(folder: Path) -> Throttling | None:
         return Throttling(int(counts["nr_periods"]), int(counts["nr_throttled"]), ms)
     except KeyError:
         return None
+
+
+def memory_limit(pid: int | str = "self", root: Path = Path("/")) -> int | None:
+    """The tightest limit of memory on a process, bytes: `memory.max` of version 2, `memory.limit_in_bytes` of version 1
+    (a number near 2**63: none); None where there is none, or it can't be known."""
+    texts = (read(at / name) for at in folders("memory", pid, root) for name in ("memory.max", "memory.limit_in_bytes"))
+    return min((limit for text in texts if (limit := _count(text)) is not None and limit < NO_LIMIT), default=None)
+
+
+def oom_kills(pid: int | str = "self", root: Path = Path("/")) -> int | None:
+    """Processes of the group that the kernel has killed for lack of memory: `oom_kill` in `memory.events` of version 2,
+    in `memory.oom_control` of version 1; None where that can't be known."""
+    at = next(iter(folders("memory", pid, root)), None)
+    texts = (read(at / name) for name in ("memory.events", "memory.oom_control")) if at is not None else ()
+    found = (re.search(r"^oom_kill (\d{1,15})$", text, re.MULTILINE) for text in texts)
+    return next((int(one[1]) for one in found if one is not None), None)
+
+
+def _count(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"\d{1,20}\s*", text) else None
 
 
 def folders(controller: str, pid: int | str = "self", root: Path = Path("/")) -> list[Path]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from hotlap.records.errors import CommandError
 from hotlap.records.run import Run, Status
@@ -15,7 +16,7 @@ from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import RunFolder
 from hotlap.runs.plan import RunPlan
 
-from . import perf, py_spy, supervise, telemetry
+from . import cgroups, perf, py_spy, supervise, telemetry
 from .command import environment_for, prepared, start
 from .nsight import Nsight
 from .packages import versions_of
@@ -31,6 +32,7 @@ class ForegroundRun:
         self._record, self._run = plan.record(), RunFolder(plan.folder)
         self._run.write(self._record)
         self._begun = time.monotonic()
+        self._oom_kills = cgroups.oom_kills()
         try:
             self._process = _begun(plan, nsight, self._run.file(Session).resolve())
         except CommandError as error:
@@ -48,7 +50,10 @@ class ForegroundRun:
         ):
             ended = supervise.wait_in_foreground(process)
         status: Status = "interrupted" if ended.interrupted else "finished" if ended.code == 0 else "failed"
-        return _closed(self._record, self._run, ended, status, self._begun), ended
+        closed = _closed(self._record, self._run, ended, status, self._begun)
+        if status == "failed":
+            closed = msgspec.structs.replace(closed, **_host_memory(self._oom_kills))
+        return closed, ended
 
     def ended(self) -> Ended:
         """How it ended, also where `finish` failed: what still runs then is waited for."""
@@ -69,6 +74,15 @@ def _begun(plan: RunPlan, nsight: Nsight | None, session_file: Path) -> Started:
             return behind
         session = replace(session, capture="", capture_steps=0)
     return start(plan.command, session, session_file, plan.variables, cwd=plan.cwd)
+
+
+def _host_memory(kills_before: int | None) -> dict[str, int | None]:
+    """Of a command that failed: how much there was, and whether the kernel killed for lack of it."""
+    kills = cgroups.oom_kills()
+    return {
+        "memory_limit_bytes": min(filter(None, (cgroups.memory_limit(), psutil.virtual_memory().total))),
+        "oom_kills": None if kills is None or kills_before is None else max(0, kills - kills_before),
+    }
 
 
 class BackgroundRun:

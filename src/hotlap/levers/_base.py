@@ -141,9 +141,11 @@ class Lever:
     their pace, beyond those of others. switchable: it can be put in and taken out between two steps of a live process
     (`Seams.switch`, and `undo` of the others): no environment variables, nothing of a loader. memory_order: where
     memory counts, levers come by it, from those that make a step shorter or little longer to those that cost most time;
-    100 where the lever is not known to save any. eager: it can not be used with levers that compile. signs: words that
-    an error has which it may be the cause of, so that it is suspected first where several were in. unwritten: of a
-    lever without a rule in `patch/rules`, why it has none.
+    100 where the lever is not known to save any. frees: of each category of memory (`records.memory.Category`,
+    `fragmentation`, or `request`: what was asked for in the model) the share (0 to 1) that it takes away at most.
+    takes: what that costs, in words. eager: it can not be used with levers that compile. signs: words that an error has
+    which it may be the cause of, so that it is suspected first where several were in. unwritten: of a lever without a
+    rule in `patch/rules`, why it has none.
     """
 
     name: ClassVar[str]
@@ -162,6 +164,8 @@ class Lever:
     costs_s: ClassVar[float] = 0.0
     switchable: ClassVar[bool] = False
     memory_order: ClassVar[int] = 100
+    frees: ClassVar[Mapping[str, float]] = {}
+    takes: ClassVar[str] = ""
     eager: ClassVar[bool] = False
     signs: ClassVar[tuple[str, ...]] = ()
     unwritten: ClassVar[Unwritten | None] = None

@@ -1,30 +1,47 @@
 """Whose memory it is at the peak of a window, and what its steps leave behind.
 
-The window is replayed backwards from what was allocated at its end: each allocation then has the event that began it and
-the one that ended it, as far as they lie in the window. Its category is told by identity where an object of the script's
-held it, and else by its life: what a forward makes and its backward, or something later, lets go is an activation; what
-ends in the phase that made it is a temporary.
+The window is replayed backwards from what was allocated at its end: each allocation then has the event that began it
+and the one that ended it, as far as they lie in the window. Its category is told by identity where an object of the
+script's held it, and else by its life: what a forward makes and its backward, or something later, lets go is an
+activation; what ends in the phase that made it is a temporary.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-import msgspec
-
-from hotlap.records.memory import ACTIONS, Category, Frame, MemoryWindow, Owner
-from hotlap.records.run import Count
+from hotlap.records.memory import (
+    ACTIONS,
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    STEP_END,
+    Category,
+    Frame,
+    Holder,
+    MemoryLine,
+    MemoryPart,
+    MemoryUsage,
+    MemoryWindow,
+    OutOfMemory,
+    Owner,
+    Stays,
+)
 
 ALLOC, FREE = ACTIONS.index("alloc"), ACTIONS.index("free")
-RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "outputs", "held")
+RANK: Final = ("parameters", "optimizer state", "gradients", "buffers", "outputs", "held", "inputs")
 """Of owners of the same memory the first counts."""
 LASTING: Final = frozenset({"parameters", "optimizer state", "gradients", "buffers", "graph pools"})
 """May outlive their step."""
-FED: Final = frozenset({"data", "h2d"})
-STEP_END: Final = "step end"
+FED: Final = frozenset({"data", "h2d", "other"})
+"""Phases in which variables of the loop get the batch."""
+LOADED: Final = frozenset({"data", "h2d"})
 NAMED: Final = 3
+HOLDERS: Final = 8
+FIRST_STEPS: Final = 2
+"""Of the loop, over which the allocator's history is kept in any run: what is allocated later has no stack."""
 
 
 class Life(NamedTuple):
@@ -38,63 +55,15 @@ class Life(NamedTuple):
     graph: bool = False
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one category, bytes."""
-
-    category: Category
-    bytes: Count
-
-
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory at the peak that one line allocated, of one category. bytes: in all of `blocks` pieces. names: of what
-    holds some of it."""
-
-    where: Frame
-    category: Category
-    bytes: Count
-    blocks: Count
-    names: tuple[str, ...] = ()
-
-
-class Stays(msgspec.Struct, frozen=True, kw_only=True):
-    """What each step allocates at a line, and does not give back before another has passed. bytes, blocks: a step.
-    names: of what holds it. graph: of these, a tensor with the graph that made it."""
-
-    where: Frame | None
-    bytes: float
-    blocks: float
-    names: tuple[str, ...] = ()
-    graph: bool = False
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of a window at its peak.
-
-    peak_bytes: the most that is allocated at once; step, phase: in which. parts: of the peak, the largest first. lines:
-    the same, by line, as far as that is known. stays: what the steps leave behind, the most first. between_bytes:
-    allocated at the end of the last step.
-    """
-
-    peak_bytes: Count
-    step: Count
-    phase: str
-    parts: tuple[Part, ...]
-    lines: tuple[Line, ...]
-    stays: tuple[Stays, ...]
-    between_bytes: Count
-
-    def part(self, category: Category) -> int:
-        """Bytes of a category at the peak."""
-        return next((one.bytes for one in self.parts if one.category == category), 0)
-
-
-def usage(window: MemoryWindow) -> Usage:
+def usage(window: MemoryWindow) -> MemoryUsage:
     """Of a window. Numbers in it that make no sense are passed over."""
-    lives, peak, peak_bytes = _lives(window)
+    lives, totals = _lives(window)
+    peak = totals.index(max(totals)) if window.ran_out is None else len(totals) - 1
+    peak_bytes = totals[peak]
     told = _Told(window)
     alive = [one for one in lives if one.begun < peak and (one.ended is None or one.ended >= peak)]
     sizes: dict[Category, int] = defaultdict(int)
-    lines: dict[tuple[Frame, Category], list[Life]] = defaultdict(list)
+    lines: dict[tuple[tuple[Frame, Frame | None], Category], list[Life]] = defaultdict(list)
     for life in alive:
         category = told.category(life)
         sizes[category] += life.bytes
@@ -103,33 +72,44 @@ def usage(window: MemoryWindow) -> Usage:
     rounding = sum(window.blocks.rounded) - sum(window.blocks.bytes) if window.blocks.rounded else 0
     if rounding > 0:
         sizes["rounding"] += rounding
-    step, phase = told.at(peak)
-    return Usage(
+    step, phase = told.at(peak) if window.ran_out is None else (window.ran_out.step, window.ran_out.phase)
+    return MemoryUsage(
         peak_bytes=peak_bytes + max(0, rounding),
         step=step,
         phase=phase,
-        parts=tuple(Part(category=c, bytes=b) for c, b in sorted(sizes.items(), key=lambda one: -one[1]) if b),
+        parts=tuple(MemoryPart(category=c, bytes=b) for c, b in sorted(sizes.items(), key=lambda one: -one[1]) if b),
         lines=tuple(sorted((_line(told, *key, lives) for key, lives in lines.items()), key=lambda one: -one.bytes)),
+        holders=tuple(_holders(told, alive)),
         stays=tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes)),
+        grown_bytes=_grown(told, lives),
+        idle_gradients_bytes=_idle_gradients(told, lives, totals),
         between_bytes=sum(window.blocks.bytes) + max(0, rounding),
+        reserved_bytes=window.reserved_bytes,
+        free_bytes=max((one.free for one in window.segments), default=0),
+        mallocs=window.mallocs,
+        retries=window.retries,
+        device=window.device,
+        source=window.source,
+        total_bytes=window.total_bytes,
+        used_bytes=window.used_bytes,
     )
 
 
-def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
-    """All allocations, the number of events at the peak, and its bytes."""
+def _lives(window: MemoryWindow) -> tuple[list[Life], list[int]]:
+    """All allocations, and what was allocated before each event, and after the last one, bytes."""
     blocks, events = window.blocks, window.events
     graphs = {at for at, segment in enumerate(window.segments) if segment.graph}
     segments = blocks.segments or (-1,) * len(blocks.addresses)
     rows = zip(blocks.addresses, blocks.bytes, blocks.stacks, segments, strict=False)
-    live = {address: (size, stack, None, at in graphs) for address, size, stack, at in rows}
+    live: dict[int, tuple[int, int, int | None, bool]] = {
+        address: (size, stack, None, at in graphs) for address, size, stack, at in rows
+    }
     total = sum(size for size, *_ in live.values())
     lives: list[Life] = []
-    count = len(events.actions)
-    peak, most = count, total
-    columns = (events.actions, events.addresses, events.bytes, events.stacks)
-    for number, (action, address, size, stack) in zip(
-        range(count - 1, -1, -1), zip(*(reversed(one) for one in columns), strict=False), strict=False
-    ):
+    rows_of_events = list(zip(events.actions, events.addresses, events.bytes, events.stacks, strict=False))
+    totals = [total]
+    for number in range(len(rows_of_events) - 1, -1, -1):
+        action, address, size, stack = rows_of_events[number]
         if action == ALLOC and address in live:
             held, known, ended, graph = live.pop(address)
             lives.append(Life(address, held, stack if stack >= 0 else known, number, ended, graph))
@@ -137,10 +117,10 @@ def _lives(window: MemoryWindow) -> tuple[list[Life], int, int]:
         elif action == FREE and address not in live:
             live[address] = (size, stack, number, False)
             total += size
-        if total > most:
-            peak, most = number, total
+        totals.append(total)
+    totals.reverse()
     lives += [Life(address, size, stack, -1, ended, graph) for address, (size, stack, ended, graph) in live.items()]
-    return lives, peak, most
+    return lives, totals
 
 
 class _Told:
@@ -148,6 +128,8 @@ class _Told:
 
     def __init__(self, window: MemoryWindow) -> None:
         self.window = window
+        self._installed = set(window.installed)
+        self._known: dict[int, tuple[Frame, Frame | None] | None] = {}
         self.times = window.events.times
         self.marks = sorted(window.marks, key=lambda one: one.time)
         self.mark_times = [one.time for one in self.marks]
@@ -183,12 +165,16 @@ class _Told:
         phase = self.marks[began].phase if began >= 0 else ""
         if life.graph and owner is None:
             return "graph pools"
-        if owner is not None and not (owner.category == "held" and phase in FED):
+        if began < 0 and self.window.ran_out is not None:
+            return self._as_memory_ran_out(life, owner, self.window.ran_out)
+        if owner is not None and not (owner.category == "held" and phase in FED and owner.name.isidentifier()):
             return owner.category
-        if phase in FED:
+        if phase in FED and (owner is not None or phase != "other"):
             return "inputs"
         if began < 0:
-            return "unknown"
+            return (
+                "workspaces" if life.ended is None and self.marks and self.window.source == "allocator" else "unknown"
+            )
         if life.ended is not None and self.phases[self.interval(life.ended)] == self.phases[began]:
             return "temporaries"
         if phase == "forward":
@@ -197,13 +183,43 @@ class _Told:
             return "unknown" if phase != "backward" else "gradients"
         return "temporaries"
 
-    def where(self, life: Life) -> Frame | None:
-        """The user's innermost line that allocated it."""
+    def _as_memory_ran_out(self, life: Life, owner: Owner | None, ran_out: OutOfMemory) -> Category:
+        """What it was then, by the phase that was open."""
+        mine = self.of_the_step(life, ran_out)
+        kept = ran_out.phase == FORWARD and ran_out.grad is not False
+        # What the backward makes has no line of the user's: it runs in a thread of its own.
+        kept = kept or (ran_out.phase == BACKWARD and (mine is None or self.where(life) is not None))
+        if owner is not None:  # with its graph, a variable of the running step holds what the backward needs
+            return "activations" if kept and mine and owner.category == "outputs" else owner.category
+        if mine is False or ran_out.phase not in {FORWARD, BACKWARD, OPTIMIZER, *LOADED}:
+            return "unknown"
+        if ran_out.phase in LOADED:
+            return "inputs" if mine else "unknown"
+        if kept:
+            return "activations"
+        return "temporaries" if mine or ran_out.phase != OPTIMIZER else "unknown"
+
+    def of_the_step(self, life: Life, ran_out: OutOfMemory) -> bool | None:
+        """Whether the step in which memory ran out had allocated it; None where that can't be told."""
+        if life.begun >= 0 and ran_out.began is not None:
+            return self.times[life.begun] >= ran_out.began
+        if self.times:  # it is older than the first event
+            return False if ran_out.began is not None and self.times[0] <= ran_out.began else None
+        return False if self.where(life) is not None and ran_out.step > FIRST_STEPS else None
+
+    def where(self, life: Life) -> tuple[Frame, Frame | None] | None:
+        """The user's innermost line that allocated it, and the innermost one of an installed package inside of that."""
         window = self.window
         if not 0 <= life.stack < len(window.stacks):
             return None
-        frame = next(iter(window.stacks[life.stack]), -1)
-        return window.frames[frame] if 0 <= frame < len(window.frames) else None
+        if life.stack not in self._known:
+            frames = [one for one in window.stacks[life.stack] if 0 <= one < len(window.frames)]
+            mine = next((one for one in frames if one not in self._installed), None)
+            inside = frames[0] if frames and frames[0] in self._installed else None
+            self._known[life.stack] = (
+                None if mine is None else (window.frames[mine], None if inside is None else window.frames[inside])
+            )
+        return self._known[life.stack]
 
 
 def _intervals(phases: Sequence[str], steps: Sequence[int]) -> list[int]:
@@ -223,9 +239,48 @@ def _names(told: _Told, lives: Iterable[Life]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda one: -found[one])[:NAMED])
 
 
-def _line(told: _Told, where: Frame, category: Category, lives: list[Life]) -> Line:
-    size = sum(one.bytes for one in lives)
-    return Line(where=where, category=category, bytes=size, blocks=len(lives), names=_names(told, lives))
+def _line(told: _Told, at: tuple[Frame, Frame | None], category: Category, lives: list[Life]) -> MemoryLine:
+    where, inside = at
+    size, names = sum(one.bytes for one in lives), _names(told, lives)
+    return MemoryLine(where=where, inside=inside, category=category, bytes=size, blocks=len(lives), names=names)
+
+
+def _holders(told: _Told, alive: Iterable[Life]) -> Iterable[Holder]:
+    """Variables that hold memory at the peak which is no parameter's and the like."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for life in alive:
+        owner = told.owner(life)
+        if owner is not None and owner.category in {"held", "outputs"}:
+            sizes[owner.name].append(life.bytes)
+    weights = sorted(one.bytes for one in alive if told.category(one) == "parameters")
+    for name in sorted(sizes, key=lambda one: -sum(sizes[one]))[:HOLDERS]:
+        copies = len(weights) > 1 and Counter(weights) <= Counter(sizes[name])
+        yield Holder(name=name, bytes=sum(sizes[name]), blocks=len(sizes[name]), weights=copies)
+
+
+def _grown(told: _Told, lives: Iterable[Life]) -> float:
+    """Bytes a step by which what is allocated at the ends of steps rises, over all of them but the first."""
+    ends = [one.time for one in told.marks if one.phase == STEP_END]
+    if len(ends) < 2:
+        return 0.0
+    numbers = [bisect_right(told.times, end) for end in (ends[0], ends[-1])]
+    before, after = (sum(one.bytes for one in lives if one.begun < at <= (one.ended or at)) for at in numbers)
+    return (after - before) / (len(ends) - 1)
+
+
+def _idle_gradients(told: _Told, lives: Iterable[Life], totals: Sequence[int]) -> int:
+    """Bytes of gradients at the peak of the last step's forward."""
+    last = max((one.step for one in told.marks if one.phase == FORWARD), default=0)
+    begins, backwards = (
+        next((one.time for one in told.marks if one.phase == phase and one.step == last), None)
+        for phase in (FORWARD, BACKWARD)
+    )
+    if begins is None or backwards is None or not begins < backwards:
+        return 0
+    first, end = bisect_right(told.times, begins), bisect_right(told.times, backwards)
+    at = max(range(first, end + 1), key=totals.__getitem__)
+    alive = [one for one in lives if one.begun < first and (one.ended is None or one.ended >= at)]
+    return sum(one.bytes for one in alive if told.category(one) == "gradients")
 
 
 def _stays(told: _Told, lives: Iterable[Life]) -> Iterable[Stays]:
@@ -237,7 +292,7 @@ def _stays(told: _Told, lives: Iterable[Life]) -> Iterable[Stays]:
     for life in lives:
         began = told.interval(life.begun)
         if life.ended is None and began >= 0 and told.category(life) not in LASTING:
-            left[told.where(life)][told.marks[began].step].append(life)
+            left[at[0] if (at := told.where(life)) else None][told.marks[began].step].append(life)
     for where, steps in left.items():
         if whole and whole <= set(steps):
             mine = [one for step in whole for one in steps[step]]

@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from .memory import Frame, MemoryUsage
 from .run import Phases
 from .utilisation import Utilisation
 
@@ -31,6 +32,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     line: int | None = None
     function: str | None = None
+
+
+def framed(frame: Frame | None) -> Place | None:
+    """A frame as a place."""
+    return None if frame is None else Place(file=frame[0], line=frame[1], function=frame[2])
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +66,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PEAK: Final = "peak-memory"
-OF_MEMORY: Final = (PEAK, "worker-copies")
+OF_MEMORY: Final = (
+    PEAK, "worker-copies", "memory-grows", "idle-gradients", "memory-at-line", "held-weights", "fragmentation",
+    "startup-peak",
+)  # fmt: skip
 """Findings about memory, which take no time, and are shown always."""
 LEAST_NAMED: Final = 0.1
 """Of the step, from which a cause comes before what only says where the time is."""
@@ -147,7 +156,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     steps in which hotlap itself looked; settled:
     whether a steady state was recognised. ranks: number that was observed.
     peak_bytes: in use at the peak, memory_bytes: that there are: of the first rank's GPU, as its allocator holds them,
-    without one of the machine; None unknown.
+    without one of the machine; None unknown. memory: of the steps that `--memory` looked at, of the first rank.
     unknown: what could not be told, and what the numbers do not hold for, each in a sentence. next: what to do now, in
     words.
     """
@@ -184,6 +193,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str | None = None
     peak_bytes: float | None = None
     memory_bytes: float | None = None
+    memory: MemoryUsage | None = None
     unknown: tuple[str, ...] = ()
     next: str = ""
 

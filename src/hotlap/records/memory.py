@@ -27,13 +27,18 @@ Category = Literal[
     "temporaries",
     "held",
     "graph pools",
+    "workspaces",
     "rounding",
     "unknown",
 ]
 """Of bytes. activations: kept for the backward. temporaries: made and gone within a phase. held: by Python objects of
-the script that are none of the others. graph pools: of CUDA graphs. rounding: what the allocator adds to a block."""
+the script that are none of the others. graph pools: of CUDA graphs. workspaces: there all the time, and no object's of
+the script, as libraries' own. rounding: what the allocator adds to a block."""
 Owned = Literal["parameters", "buffers", "gradients", "optimizer state", "inputs", "outputs", "held"]
 """Categories that are told by identity: the script's own objects hold the memory."""
+
+STEP_END, FORWARD, BACKWARD, OPTIMIZER = "step end", "forward", "backward", "optimizer"
+"""Phases of marks."""
 
 Numbers = tuple[int, ...]
 Frame = tuple[str, Count, str]
@@ -94,22 +99,30 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1.
-    total_bytes: of the device; free_bytes: of it, free."""
+    """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the
+    user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1; began: when
+    it began, ns since the epoch (None: not known). grad: gradients were on; training: a model of the script's was in
+    training mode (both None: not known). total_bytes: of the device; free_bytes: of it, free; of host memory, the limit
+    on the process, where it has one. resident_bytes: of host memory, the most that the process held."""
 
     asked_bytes: Count | None = None
     frames: tuple[Frame, ...] = ()
     phase: str = ""
     step: Count = 0
+    began: int | None = None
+    grad: bool | None = None
+    training: bool | None = None
     total_bytes: Count | None = None
     free_bytes: Count | None = None
+    resident_bytes: Count | None = None
 
 
 class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one device over a window.
 
     device: `cuda:0`, `cpu`. source: who told. allocator: torch's own history; operations: results of torch's
-    operations, as on the CPU, where what an operation takes inside is not seen. first_step, steps: of the window.
+    operations, as on the CPU, where what an operation takes inside is not seen. installed: indices of frames in
+    installed packages; the others are the user's. first_step, steps: of the window.
     left_out: events before the first that is here, which were more than are kept. allocated_bytes, reserved_bytes: in
     blocks, and held by the allocator, at the end of the window (the first on the CPU: of what was seen); peak_bytes:
     the most in blocks, by the allocator itself, since the process began (None: not told). retries, mallocs: as of the
@@ -123,6 +136,7 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     first_step: Count = 0
     steps: Count = 0
     frames: tuple[Frame, ...] = ()
+    installed: Numbers = ()
     stacks: tuple[Numbers, ...] = ()
     blocks: Blocks = Blocks()
     events: Events = Events()
@@ -138,6 +152,82 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: Count | None = None
     total_bytes: Count | None = None
     ran_out: OutOfMemory | None = None
+
+
+class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one category. category: what it is; bytes: of it."""
+
+    category: Category
+    bytes: Count
+
+
+class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory at the peak that one line of the user's allocated. inside: the line of an installed package that it
+    calls, where that allocates. category: what it is. bytes: in all pieces; blocks: number of pieces. names: of what
+    holds some of it."""
+
+    where: Frame
+    inside: Frame | None = None
+    category: Category
+    bytes: Count
+    blocks: Count
+    names: tuple[str, ...] = ()
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable of the script's that holds memory at the peak. bytes: in all pieces; blocks: number of pieces.
+    weights: some are of the sizes of all parameters, so that it may be a copy of them."""
+
+    name: str
+    bytes: Count
+    blocks: Count
+    weights: bool = False
+
+
+class Stays(msgspec.Struct, frozen=True, kw_only=True):
+    """What each step allocates at a line, and does not give back before another has passed. bytes, blocks: a step.
+    names: of what holds it. graph: of these, a tensor with the graph that made it."""
+
+    where: Frame | None
+    bytes: float
+    blocks: float
+    names: tuple[str, ...] = ()
+    graph: bool = False
+
+
+class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a window at its peak (`memory.usage`).
+
+    peak_bytes: the most that is allocated at once; step, phase: in which. parts: of the peak, the largest first. lines:
+    the same, by line, as far as that is known. holders: variables that hold some of it. stays: what the steps leave
+    behind, the most first. grown_bytes: by which what is allocated between steps rises, a step. idle_gradients_bytes:
+    of gradients that lie there through the forward. between_bytes: allocated at the end of the last step. device,
+    source, reserved_bytes, total_bytes, used_bytes, mallocs, retries: as in `MemoryWindow`. free_bytes: the largest
+    free block of the allocator's.
+    """
+
+    device: str
+    source: Literal["allocator", "operations"]
+    peak_bytes: Count
+    step: Count
+    phase: str
+    parts: tuple[MemoryPart, ...] = ()
+    lines: tuple[MemoryLine, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    stays: tuple[Stays, ...] = ()
+    grown_bytes: float = 0.0
+    idle_gradients_bytes: Count = 0
+    between_bytes: Count = 0
+    reserved_bytes: Count = 0
+    free_bytes: Count = 0
+    mallocs: Count = 0
+    retries: Count = 0
+    total_bytes: Count | None = None
+    used_bytes: Count | None = None
+
+    def part(self, category: Category) -> int:
+        """Bytes of a category at the peak."""
+        return next((one.bytes for one in self.parts if one.category == category), 0)
 
 
 class MemorySeries(msgspec.Struct, frozen=True, kw_only=True):

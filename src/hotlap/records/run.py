@@ -92,8 +92,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     `running`, `finished`, `failed`, `stopped` (by hotlap, after its steps), `interrupted` or `timeout`. exit_code: the
     command's own; signal: set when a signal ended it. started: seconds since the epoch; wall_s: seconds it took, None
     while it runs. seed: set from outside, in trials. levers: once `hotlap run` has ended, those that took hold;
-    left_out: levers of the recipe that did not. recipe: the recipe's path. options: of `hotlap run`, but for where it
-    writes and what it prints.
+    left_out: levers of the recipe that did not. memory_limit_bytes: of host memory for the command, by its cgroup or
+    the machine (None: not known); oom_kills: processes of its cgroup that the kernel killed for lack of memory while it
+    ran (None: the system does not tell). recipe: the recipe's path. options: of `hotlap run`, but for where it writes
+    and what it prints.
     """
 
     version: int = 1
@@ -109,6 +111,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     levers: tuple[Lever, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    memory_limit_bytes: Count | None = None
+    oom_kills: Count | None = None
     recipe: str | None = None
     options: tuple[str, ...] = ()
 

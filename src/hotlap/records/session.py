@@ -31,12 +31,12 @@ class Settings:
     size of a change made to the weights before the first step (the twin that shows how far rounding carries). redraw:
     reseed the random generators after the first batch (the twin that shows how far other random draws carry).
     profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory, profile_stacks: with
-    allocations, with Python stacks. memory: whose memory it is, over some steps. capture_steps: steps that the profiler in front of the command is to record, 0 for
-    none. every_step: look at the phases of every step, however short. turns: path of the socket at which turns are
-    given once the steps are made (`agent.turnstile`); "" to end then. first_steps: made before it stands still there
-    for the first time; 0 to do so where the loop begins. grace_s: seconds that a process has to end by
-    itself after its steps, before it is ended hard, with the exit code hard_code; that is also so where the script has
-    caught its end twice.
+    allocations, with Python stacks. memory: tell whose memory it is, over some steps. capture_steps: steps that the
+    profiler in front of the command is to record, 0 for none. every_step: look at the phases of every step, however
+    short. turns: path of the socket at which turns are given once the steps are made (`agent.turnstile`); "" to end
+    then. first_steps: made before it stands still there for the first time; 0 to do so where the loop begins. grace_s:
+    seconds that a process has to end by itself after its steps, before it is ended hard, with the exit code hard_code;
+    that is also so where the script has caught its end twice.
     """
 
     steps: int | None = None

@@ -272,6 +272,16 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory and time with some levers: medians over the starts with them. step_ms: of typical steps, for as
+    many rows as a step of the first trial has, where rows are known. memory_bytes: at the peak. starts: number."""
+
+    levers: tuple[Lever, ...]
+    step_ms: float
+    memory_bytes: float
+    starts: int = 1
+
+
 class Tune(msgspec.Struct, frozen=True, kw_only=True):
     """`tune.json`. speedup, interval, starts, turns, how, before_ms, after_ms and parity are of the last proof, whose
     levers are kept; where nothing is proved, of the last one that was tried, None if none was.
@@ -292,6 +302,8 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     `rows` or `steps`. fitted: levers without which the command runs out of memory. They are in every run, and the
     baseline is the command with them. reference: what the levers in `fitted` do to a smaller batch; no_reference: why
     there is no reference. reused: what of an earlier session was not measured anew.
+    frontier: with the objective memory, of all that was tried what no other beats in both time and memory, the fastest
+    first; times are of single starts, which prove nothing.
     """
 
     version: int = 2
@@ -332,6 +344,7 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     reference: Reference | None = None
     no_reference: str = ""
     reused: tuple[str, ...] = ()
+    frontier: tuple[Point, ...] = ()
 
 
 class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

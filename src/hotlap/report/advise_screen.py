@@ -9,8 +9,7 @@ from rich.text import Text
 from ..records.advice import Advice, Suggestion
 from ..records.diagnosis import bound_text
 from ..records.durations import ms
-from .console import Parts, Screen, beside, labelled, percent, plain, ratio
-from .run_screen import at_place
+from .console import Parts, Screen, at_place, beside, labelled, percent, plain, ratio
 
 MOST: Final = 3
 

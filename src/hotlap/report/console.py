@@ -6,6 +6,7 @@ Names, commands and reasons come from outside. They are shown through `plain`, n
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from rich.cells import cell_len
@@ -17,6 +18,7 @@ from rich.style import Style
 from rich.table import Column, Table
 from rich.text import Text
 
+from ..records.diagnosis import Place
 from ..records.durations import ms, three
 
 LONGEST_TEXT: Final = 1000
@@ -281,3 +283,18 @@ def _ascii(segment: Segment) -> Segment:
     text = segment.text.translate(ASCII).encode("ascii", "replace").decode()
     style: Style | None = segment.style
     return Segment(text, style, segment.control)
+
+
+def place_text(place: Place | None, cwd: str = "") -> str:
+    """`train.py:41 in main`; relative to the command's folder where it lies in it. "" where there is none."""
+    if place is None:
+        return ""
+    path = Path(place.file)
+    shown = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else place.file
+    line = "" if place.line is None else f":{place.line}"
+    return f"{shown}{line}" + (f" in {place.function}" if place.function else "")
+
+
+def at_place(place: Place | None, cwd: str = "", before: str = "") -> str:
+    """`at train.py:41 in main`, after what comes before; "" where there is no place."""
+    return f"{before}at {place_text(place, cwd)}" if place else ""

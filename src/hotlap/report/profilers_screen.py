@@ -12,8 +12,7 @@ from ..records.durations import ms
 from ..records.kernel_names import short
 from ..records.profilers import PY_SPY_RATE, KernelCounters, PerfStat, PySpy, SpyLine
 from ..records.trace import RankTrace, TraceReport
-from .console import Parts, Screen, Tabled, columns, count, labelled, number, percent, plain
-from .run_screen import place_text
+from .console import Parts, Screen, Tabled, columns, count, labelled, number, percent, place_text, plain
 from .trace_screen import shown_rank
 
 OF_PEAK: Final = (

@@ -19,7 +19,6 @@ from ..records.diagnosis import (
     OF_MEMORY,
     Diagnosis,
     Finding,
-    Place,
     bound_text,
 )  # fmt: skip
 from ..records.durations import ms
@@ -33,6 +32,7 @@ from .console import (
     Parts,
     Screen,
     ShareBar,
+    at_place,
     beside,
     between,
     columns,
@@ -43,6 +43,7 @@ from .console import (
     percent,
     plain,
 )
+from .memory_screen import memory_block
 from .rates import mfu_parts, money_parts
 
 MOST_FINDINGS: Final = 3
@@ -97,6 +98,9 @@ def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Itera
     yield Text()
     yield phase_table(diagnosis.phases, diagnosis.gpu_phases, diagnosis.unseen_ms)
     yield Text()
+    if diagnosis.memory is not None:
+        yield from memory_block(diagnosis.memory, run.cwd)
+        yield Text()
     yield from findings_block(diagnosis.findings, run.cwd)
 
 
@@ -236,21 +240,6 @@ def finding_lines(finding: Finding, cwd: str, causes: Sequence[float] = ()) -> I
     instead = f"instead: {finding.instead}" if finding.instead else ""
     if finding.why or instead:
         yield Parts([finding.why, instead], "dim")
-
-
-def place_text(place: Place | None, cwd: str = "") -> str:
-    """`train.py:41 in main`; relative to the command's folder where it lies in it. "" where there is none."""
-    if place is None:
-        return ""
-    path = Path(place.file)
-    shown = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else place.file
-    line = "" if place.line is None else f":{place.line}"
-    return f"{shown}{line}" + (f" in {place.function}" if place.function else "")
-
-
-def at_place(place: Place | None, cwd: str = "", before: str = "") -> str:
-    """`at train.py:41 in main`, after what comes before; "" where there is no place."""
-    return f"{before}at {place_text(place, cwd)}" if place else ""
 
 
 def _notes(

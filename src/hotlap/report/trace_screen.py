@@ -21,9 +21,23 @@ from ..records.trace import (
     TraceReport,
     WhatIf,
 )
-from .console import Parts, Screen, ShareBar, Tabled, beside, columns, count, labelled, number, percent, plain, ratio
+from .console import (
+    Parts,
+    Screen,
+    ShareBar,
+    Tabled,
+    beside,
+    columns,
+    count,
+    labelled,
+    number,
+    percent,
+    place_text,
+    plain,
+    ratio,
+)
 from .rates import mfu_parts
-from .run_screen import NO_FINDING, finding_lines, place_text
+from .run_screen import NO_FINDING, finding_lines
 
 ROWS: Final = 6
 NAME: Final = 44

@@ -16,9 +16,23 @@ from ..records.diagnosis import NOT_STEADY, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Versions
+from ..records.sizes import size_text
 from ..records.tune import NOT_TRIED, Dropped, Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
-from .console import CommandLine, Parts, Screen, ShareBar, Tabled, columns, labelled, minutes, number, plain, ratio
-from .run_screen import at_place, in_environment
+from .console import (
+    CommandLine,
+    Parts,
+    Screen,
+    ShareBar,
+    Tabled,
+    at_place,
+    columns,
+    labelled,
+    minutes,
+    number,
+    plain,
+    ratio,
+)
+from .run_screen import in_environment
 
 MOST_DROPPED: Final = 8
 RESIZED: Final = 1.2
@@ -48,6 +62,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         *_fitted(tune),
         *_kept(tune),
         *_dropped(tune),
+        *_frontier(tune),
         Text(),
         labelled(_notes(tune)),
         *_next(tune, folder),
@@ -105,7 +120,7 @@ def lever_names(one: Trial | Proof | Open) -> set[str]:
 def _less_memory(tune: Tune) -> str:
     """The peaks, and what they cost in time."""
     before, after = tune.memory_before_bytes, tune.memory_after_bytes
-    peaks = f"{size(before)} → {size(after)} at the peak" if before and after else "peak unknown"
+    peaks = f"{size_text(before)} → {size_text(after)} at the peak" if before and after else "peak unknown"
     less = f"{ratio(before / after)} less memory" if before and after else "less memory"
     takes = ratio(1 / tune.speedup if tune.speedup else None)
     return f"{less}, proved: {peaks}; a step takes {takes} of the time (speed-up: {_evidence(tune)})"
@@ -291,7 +306,7 @@ def reference_parts(told: Reference) -> Iterator[tuple[str, list[str]]]:
     takes = f"{none}a sample takes {ratio(told.time_ratio)} of the time ({rests_on})"
     yield "time", [takes, f"{ms(told.before_ms)} → {ms(told.after_ms)} a step"]
     if told.memory_before_bytes and told.memory_after_bytes:
-        yield "peak", [f"{size(told.memory_before_bytes)} → {size(told.memory_after_bytes)}"]
+        yield "peak", [f"{size_text(told.memory_before_bytes)} → {size_text(told.memory_after_bytes)}"]
     yield "parity", [*parity_parts(told.parity), told.parity.why]
 
 
@@ -363,6 +378,22 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
         yield plain(f"and {len(dropped) - MOST_DROPPED} more in tune.json", "dim")
 
 
+def _frontier(tune: Tune) -> Iterator[RenderableType]:
+    """Memory against time of what was tried."""
+    if len(tune.frontier) < 2:
+        return
+    right = ("a step", "peak")
+    table = columns(
+        "nothing tried beats these in both", *right, right=right, wide=("nothing tried beats these in both",)
+    )
+    for one in tune.frontier:
+        names = " + ".join(f"{use.name}{settings_text(use.settings)}" for use in one.levers) or "without levers"
+        table.add_row(plain(names), ms(one.step_ms), size_text(one.memory_bytes))
+    yield Text()
+    yield table
+    yield plain("of single starts, which prove nothing: for a recipe of another of these, tune with --only", "dim")
+
+
 def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
     """What stands behind the numbers."""
     if tune.parity is not None:
@@ -391,11 +422,6 @@ def _limit(tune: Tune) -> str:
     """What holds the step back where no lever helped."""
     first = tune.baseline.findings[0]
     return f"{bound_text(tune.baseline.bound)}: {first.title or first.id}{at_place(first.where, before=', ')}"
-
-
-def size(value: float) -> str:
-    """Bytes, as MiB or GiB; 1000 MiB are GiB already, as three digits would not hold them."""
-    return f"{value / 2**30:.3g} GiB" if value >= 999.5 * 2**20 else f"{value / 2**20:.3g} MiB"
 
 
 def parity_parts(parity: Parity) -> Iterator[str]:

@@ -1,18 +1,21 @@
-"""A command that runs out of memory by itself: levers that save memory, cheapest first, until it runs.
+"""A command that runs out of memory by itself: levers that save memory, cheapest first, until it runs. Of
+those, first the levers that give enough here by themselves, where the record of how memory ran out tells.
 
 What they cost, and whether learning is unchanged, is measured where the bare command runs too (`reference`). All else
 is measured against the command with them.
 """
 
+from collections.abc import Mapping
+
 from hotlap.experiment.outcome import same_levers
 from hotlap.experiment.side import Side
-from hotlap.levers._base import Context
+from hotlap.levers._base import Context, Lever
+from hotlap.memory.changes import UNKNOWN_STEP, change_text, few
+from hotlap.memory.ran_out import every_change, facts_of
 from hotlap.records import run as records
-from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.durations import ms
-from hotlap.records.errors import CommandFailed, RecordError
-from hotlap.records.files import read_record
-from hotlap.records.run import Facts, Phases
+from hotlap.records.errors import CommandFailed
+from hotlap.records.ran_out import MemoryChange
 from hotlap.records.tune import Fitted, Trial
 
 from .candidates import excluded
@@ -20,24 +23,22 @@ from .objective import cheapness, saves_memory
 from .reference import NO_TIME, SHARE, SmallerRuns
 from .state import State, use_text
 
-UNKNOWN_STEP = Diagnosis(
-    mode="train", bound="memory", step_ms=0.0, spread=Spread(p10=0.0, p50=0.0, p90=0.0), phases=Phases()
-)
-
 
 def fit(state: State, alone: Side) -> Side:
     """Make the command run, and return its first side that does. Raises CommandFailed where nothing makes it run."""
     failed = alone.measured
-    facts = facts_of(state, failed)
+    run, environment = state.bench.run(failed), state.bench.plan.environment
+    facts = facts_of(run)
     state.say(f"memory  the command alone runs out of memory: {failed.why[:160]}")
     if facts is None:
         raise _hopeless(state, failed, [])
-    context = Context(UNKNOWN_STEP, facts, state.bench.plan.environment, {})
+    context = Context(UNKNOWN_STEP, facts, environment, {})
+    given = {one.lever: one for one in every_change(run, environment)[0]}
     smaller = SmallerRuns(state, context)
     unproved = ""
     while True:
         try:
-            uses = _fitting(state, failed, context, smaller)
+            uses = _fitting(state, failed, context, smaller, given)
         except CommandFailed as error:
             raise CommandFailed(f"{error}{unproved}") from error
         if smaller.hold(uses):
@@ -47,11 +48,20 @@ def fit(state: State, alone: Side) -> Side:
         unproved = f". It fits with {', '.join(map(use_text, uses))}{why}"
 
 
-def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> list[records.Lever]:
-    """Levers with which it fits, of those that are not refused. Raises CommandFailed."""
+def _fitting(
+    state: State, failed: Trial, context: Context, smaller: SmallerRuns, given: Mapping[str, MemoryChange]
+) -> list[records.Lever]:
+    """Levers with which it fits, of those that are not refused. given: what some of them give here, by the record of
+    how memory ran out: those that can't give enough alone come after the others. Raises CommandFailed."""
+
+    def order(lever: Lever) -> tuple[bool, bool, int, str]:
+        semantic, place, name = cheapness(lever)
+        known = given.get(lever.name)
+        return semantic, bool(given and lever.frees) and not (known is not None and known.enough), place, name
+
     uses: list[records.Lever] = []
     allowed = [one for one in state.levers.values() if saves_memory(one) and one.name not in state.refused]
-    for lever in sorted(allowed, key=cheapness):
+    for lever in sorted(allowed, key=order):
         active = {use.name: use.settings for use in uses}
         supposed = Context(UNKNOWN_STEP, context.facts, context.environment, active)
         if excluded(state, lever, supposed) is not None:
@@ -76,24 +86,13 @@ def _hopeless(state: State, failed: Trial, uses: list[records.Lever]) -> Command
     with_them = ", ".join(use_text(use) for use in uses)
     tried = f", even with {with_them}" if uses else ", and no lever that saves memory can be used"
     refused = "".join(f"; {one.lever} is not used: {one.why}" for one in state.found.dropped.values())
+    found, lacks = every_change(state.bench.run(failed), state.bench.plan.environment)
+    chosen, _ = few(found, lacks)
+    told = f". What leaves more memory: {'; '.join(map(change_text, chosen))}" if chosen else ""
     return CommandFailed(
-        f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried}{refused} "
+        f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried}{refused}{told} "
         f"(see {state.bench.run(failed).output})"
     )
-
-
-def facts_of(state: State, failed: Trial) -> Facts | None:
-    """What was seen of the script before it died, None where nothing was."""
-    run = state.bench.run(failed)
-    for rank in run.ranks:
-        if (facts := rank.facts) is not None:
-            return facts
-    for path in run.seen:
-        try:
-            return read_record(path, Facts)
-        except RecordError:
-            continue
-    return None
 
 
 def _tried(state: State, uses: list[records.Lever]) -> Trial:

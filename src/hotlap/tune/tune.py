@@ -18,6 +18,7 @@ from hotlap.records.tune import Tune
 from hotlap.runs.folder import TuneFolder
 from hotlap.runs.plan import RunPlan
 
+from .frontier import frontier
 from .objective import KINDS, TuneRequest
 from .recipe import recipe_of
 from .search import Search
@@ -159,6 +160,7 @@ def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s
         reference=found.reference,
         no_reference=found.no_reference,
         reused=tuple(found.reused),
+        frontier=frontier(bench.done, state.levers) if request.objective == "memory" else (),
         **found.costs,
     )
 

@@ -1,9 +1,11 @@
 """What a finding decides from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from hotlap.memory.growth import Growth
 from hotlap.records.diagnosis import Place
+from hotlap.records.memory import MemoryUsage
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 
@@ -106,7 +108,8 @@ class Measured:
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are
-    several, and rows of each. rows: of a step, median; None unknown."""
+    several, and rows of each. rows: of a step, median; None unknown. usage: memory of some steps, where it was looked
+    at; rises: by how much it rises over the run; early: memory before the loop, and in the first steps."""
 
     step_ms: float
     phases: Phases
@@ -129,6 +132,9 @@ class Measured:
     rows: float | None = None
     jump: Jump | None = None
     grown_in: tuple[str, float] = ("", 0.0)
+    usage: MemoryUsage | None = None
+    rises: Growth | None = None
+    early: dict[str, MemoryUsage] = field(default_factory=dict)
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

@@ -20,6 +20,8 @@ class Accumulate(Lever):
     risk = "semantic"
     settings = {"parts": integer(2, 1024)}
     saves_memory = True
+    frees = {"activations": 0.5, "temporaries": 0.5, "inputs": 0.5, "request": 0.5}
+    takes = "smaller kernels, so somewhat longer steps; batch statistics are of the parts"
     resizes_step = True
     excludes = ("batch-size",)
     unwritten = Unwritten(

@@ -23,6 +23,8 @@ class ActivationBudget(Lever):
     stage = "compiler"
     compiles = True
     memory_order = 60
+    frees = {"activations": 0.7}
+    takes = "a part of the forward a second time"
 
     def applies(self, context: Context) -> Applies:
         ours = [one.name for one in known(context.active) if one.compiles and one.name != self.name]

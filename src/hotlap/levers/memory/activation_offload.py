@@ -27,6 +27,8 @@ class ActivationOffload(Lever):
     saves_memory = True
     eager = True
     memory_order = 80
+    frees = {"activations": 0.9}
+    takes = "as much host memory, and copies to the host and back"
 
     def applies(self, context: Context) -> Applies:
         roots = [root for root in context.facts.roots if root.training]

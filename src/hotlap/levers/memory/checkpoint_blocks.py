@@ -29,6 +29,8 @@ class CheckpointBlocks(Lever):
     settings = {"every": integer(1, MOST_BLOCKS)}
     saves_memory = True
     memory_order = 70
+    frees = {"activations": 0.8}
+    takes = "the forward of these blocks a second time, up to a third of the step"
 
     def applies(self, context: Context) -> Applies:
         roots = [root for root in context.facts.roots if root.training]

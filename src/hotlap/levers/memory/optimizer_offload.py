@@ -28,6 +28,8 @@ class OptimizerOffload(Lever):
     needs_gpu = True
     saves_memory = True
     memory_order = 90
+    frees = {"optimizer state": 1.0}
+    takes = "as much host memory, and copies of it there and back in each update"
     unwritten = Unwritten(
         "it needs two hooks of about 20 lines that move the optimizer's state; checkpoints and other code that "
         "reads the state between steps would need review",

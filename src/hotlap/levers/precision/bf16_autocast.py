@@ -25,6 +25,8 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
     excludes = ()
     switchable = True
     memory_order = 20
+    frees = {"activations": 0.5, "request": 0.5}
+    takes = "rounding to 8 bits of mantissa; steps are mostly shorter"
     signs = ("BFloat16", "bfloat16", "same dtype")
 
     def applies(self, context: Context) -> Applies:

@@ -7,7 +7,7 @@ import msgspec
 
 from ...records.advice import AdvicePanel
 from ...records.page import Page
-from ..run_screen import place_text
+from ..console import place_text
 from .text import base
 
 TITLE: Final = "What should I try first?"

@@ -10,7 +10,7 @@ from ...records.page import Page
 from ...records.phases import PHASES
 from ...records.run import Phases
 from ...records.trace import HostTime, KernelTime, RankTrace
-from ..run_screen import place_text
+from ..console import place_text
 from .text import base, shown_rank
 
 TITLE: Final = "Where the time goes"

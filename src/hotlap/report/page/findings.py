@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from ...records.diagnosis import Finding, Place
 from ...records.page import Page, Snippet
-from ..run_screen import place_text
+from ..console import place_text
 from ..trace_screen import gains
 from .text import base, shown_rank
 

@@ -8,7 +8,7 @@ import msgspec
 from ...records.page import Page
 from ...records.phases import PHASES
 from ...records.trace import RankLoad
-from ..run_screen import place_text
+from ..console import place_text
 from .text import base
 
 TITLE: Final = "Ranks"

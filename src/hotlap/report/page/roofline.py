@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from ...records.page import Page
 from ...records.trace import OpRoofline, RankTrace
-from ..run_screen import place_text
+from ..console import place_text
 from .text import base, shown_rank
 
 TITLE: Final = "Roofline"

@@ -9,7 +9,7 @@ from ...records.page import Page
 from ...records.trace import RankTrace
 from ...records.tune import Tune
 from .. import console
-from ..run_screen import at_place, ending_text
+from ..run_screen import ending_text
 from ..tune_screen import interval_text, tune_headline
 from .text import base, objective, shown_rank
 
@@ -43,7 +43,7 @@ def sentence(step_ms: float, finding: Finding | None, cwd: str) -> str:
     if finding is None:
         return f"A step takes {step}; no cause that hotlap knows takes a notable share of it."
     share = console.percent(finding.share) if finding.share else "An unknown share"
-    return f"{share} of each {step} step: {finding.title or finding.id}{at_place(finding.where, cwd, ', ')}."
+    return f"{share} of each {step} step: {finding.title or finding.id}{console.at_place(finding.where, cwd, ', ')}."
 
 
 def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:

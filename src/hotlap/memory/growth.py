@@ -1,0 +1,38 @@
+"""Whether memory between steps rises over a run."""
+
+from itertools import pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from hotlap.records.memory import MemorySeries
+
+PARTS: Final = 6
+"""Of the run after its first fifth, whose medians all have to rise."""
+LEAST_POINTS: Final = 30
+LEAST_BYTES: Final = 2**25
+LEAST_PART: Final = 0.05
+"""Of what there is at the end."""
+
+
+class Growth(NamedTuple):
+    """By which it rises, bytes a step; over so many steps. resident: of the process in host memory, not in tensors."""
+
+    bytes: float
+    steps: int
+    resident: bool
+
+
+def growth(series: MemorySeries) -> Growth | None:
+    """Of tensors on the device, else of the process; None where it does not rise steadily."""
+    for column, resident in ((series.allocated, False), (series.resident, True)):
+        points = list(zip(series.steps, column, strict=False))[len(series.steps) // 5 :]
+        if len(points) < LEAST_POINTS or not points[-1][1]:
+            continue
+        size = len(points) // PARTS
+        parts = [points[at * size : (at + 1) * size] for at in range(PARTS)]
+        levels = [median(held for _, held in part) for part in parts]
+        rise = levels[-1] - levels[0]
+        if all(a < b for a, b in pairwise(levels)) and rise >= max(LEAST_BYTES, LEAST_PART * levels[-1]):
+            steps = round(median(at for at, _ in parts[-1]) - median(at for at, _ in parts[0]))
+            return Growth(rise / max(1, steps), steps, resident)
+    return None

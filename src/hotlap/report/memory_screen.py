@@ -1,0 +1,67 @@
+"""Memory at the peak of some steps: by category, by line, and what holds it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from hotlap.records.diagnosis import framed
+from hotlap.records.memory import MemoryUsage, When
+from hotlap.records.sizes import size_text
+
+from .console import Parts, ShareBar, at_place, columns, place_text, plain
+
+OF: Final[Mapping[When, str]] = {
+    "start": " before the loop",
+    "first": " of the first steps",
+    "steady": "",
+    "oom": " up to where it ran out",
+    "snapshot": " of the snapshot's history",
+}
+MOST_LINES: Final = 5
+LEAST: Final = 0.02
+"""Of the peak, from which a category, a line or a variable is shown."""
+
+
+def memory_block(usage: MemoryUsage, cwd: str, when: When = "steady") -> Iterator[RenderableType]:
+    """The peak of a window."""
+    at = f", in the {usage.phase} of step {usage.step}" if usage.phase else ""
+    yield Text(f"memory: {size_text(usage.peak_bytes)} at the peak{OF[when]}{at}", "bold")
+    yield Parts(_basis(usage), "dim")
+    table = columns("category", "bytes", "share", "", right=("bytes", "share"), wide=("",))
+    for part in usage.parts:
+        share = part.bytes / usage.peak_bytes
+        if share >= LEAST:
+            table.add_row(part.category, size_text(part.bytes), f"{share:.0%}", ShareBar(share, style="magenta"))
+    yield table
+    lines = [one for one in usage.lines[:MOST_LINES] if one.bytes >= LEAST * usage.peak_bytes]
+    if lines:
+        yield Text("lines that allocated it", "bold")
+    for line in lines:
+        where = at_place(framed(line.where), cwd)
+        named = f", as {', '.join(line.names)}" if line.names else ""
+        inside = f", inside of it {place_text(framed(line.inside))}" if line.inside else ""
+        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}{inside}")
+    holders = [one for one in usage.holders if one.bytes >= LEAST * usage.peak_bytes]
+    if holders:
+        yield Text("variables that hold some of it", "bold")
+    for one in holders:
+        yield plain(f"{size_text(one.bytes):>9}  {one.name}" + (f", {one.blocks} tensors" if one.blocks > 1 else ""))
+
+
+def _basis(usage: MemoryUsage) -> Iterator[str]:
+    """What the numbers are of."""
+    yield usage.device
+    yield f"{size_text(usage.between_bytes)} at the end"
+    if usage.source == "operations":
+        yield "results of torch's operations; what one takes inside is not seen"
+        return
+    yield f"the allocator holds {size_text(usage.reserved_bytes)}"
+    if usage.mallocs:
+        yield f"{usage.mallocs} calls of cudaMalloc in it"
+    if usage.used_bytes and usage.total_bytes:
+        outside = usage.used_bytes - usage.reserved_bytes
+        yield f"{size_text(usage.used_bytes)} of {size_text(usage.total_bytes)} in use on the device"
+        if outside > 0:
+            yield f"{size_text(outside)} of it outside of the allocator (contexts, NCCL, other processes)"
