@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotlap.memory.moments import most
-from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Curve, Highest
+from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Above, Curve, Highest
 from hotlap.records.fit import Moments, Range
 
 MIB = float(1 << 20)
@@ -201,6 +201,18 @@ def test_a_moment_that_becomes_the_largest_beyond_the_runs_is_foreseen() -> None
     others = {4: law(4), 8: {"backward": law(8)["backward"]}, 16: law(16)}
     for other in ({}, small, others, {value: law(value, value) for value in values}):
         assert Highest(peaks, PEAK, moments=other).at(128) == alone
+
+
+def test_a_process_lies_above_its_tensors_by_what_it_did_in_the_runs() -> None:
+    below = Curve({4: 10 * MIB, 8: 12 * MIB, 16: 16 * MIB}, PEAK)
+    resident = {4: 321 * MIB, 8: 323 * MIB, 16: 326 * MIB}
+    assert Curve(resident, RESIDENT).shape == "flat"
+    found = Above(resident, RESIDENT, below=below).at(1 << 7)
+    assert found is not None and found.likely == pytest.approx(383 * MIB, rel=0.01)
+    assert found.low <= 383 * MIB <= (found.high or 0) <= 420 * MIB
+    other = {4: 321 * MIB, 8: 423 * MIB, 16: 626 * MIB}
+    assert Above(other, RESIDENT, below=below).at(64) == Curve(other, RESIDENT).at(64)
+    assert Above(resident, RESIDENT).at(64) == Curve(resident, RESIDENT).at(64)
 
 
 @given(st.dictionaries(st.integers(1, 10**6), st.floats(0.0, 1e14), max_size=6), st.integers(1, 10**8))

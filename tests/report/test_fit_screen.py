@@ -50,7 +50,7 @@ def test_each_value_says_whether_it_was_measured_and_where_it_fits() -> None:
     said = text(FIT)
     rows = {line.split()[0]: line for line in said.splitlines() if line.split() and line.split()[0].isdigit()}
     assert "measured" in rows["8"] and "1.00 GiB" in rows["8"] and "9.00 ms" in rows["8"]
-    assert "predicted" in rows["16"] and "2.00 GiB (1.80 GiB to 2.30 GiB)" in rows["16"]
+    assert "predicted" in rows["16"] and "2.00 (1.80–2.30) GiB" in rows["16"]
     assert "ran out of memory" in rows["64"] and "at least 5.00 GiB" in rows["64"] and "too large" in rows["64"]
     assert "the run failed" in rows["3"] and "may fit" in rows["3"]
 
@@ -65,12 +65,13 @@ def test_the_largest_is_told_of_each_card() -> None:
 @pytest.mark.parametrize("width", [40, 80])
 def test_narrow_terminals_cut_no_number(width: int) -> None:
     said = text(FIT, width)
-    assert "2.30 GiB" in said and max(map(len, said.splitlines())) <= width
+    assert "2.00 (1.80–2.30) GiB" in " ".join(said.split()) and max(map(len, said.splitlines())) <= width
 
 
 def test_a_range_is_said_as_far_as_it_is_known() -> None:
     assert range_text(None, size) == "-"
     assert range_text(Range(low=GIB), size) == "at least 1.00 GiB"
-    assert range_text(Range(low=GIB, high=2 * GIB), size) == "1.00 GiB to 2.00 GiB"
+    assert range_text(Range(low=GIB, high=2 * GIB), size) == "1.00–2.00 GiB"
+    assert range_text(Range(low=GIB / 4, likely=GIB, high=GIB), size) == "1.00 GiB (256 MiB–1.00 GiB)"
     assert range_text(Range(low=0.995 * GIB, likely=GIB, high=1.005 * GIB), size) == "1.00 GiB"
     assert [size(one) for one in (0.0, 999.0, 2048.0, 5e6)] == ["0 B", "999 B", "2.00 KiB", "4.77 MiB"]

@@ -222,6 +222,31 @@ class Highest(Curve):
         return Range(low=low, likely=likely if clear else None, high=max(highs))
 
 
+@dataclass(frozen=True)
+class Above(Curve):
+    """What lies above another quantity, as the memory of a process does above its tensors. below: the other; where the
+    distance was about the same in all runs it is taken to be so elsewhere."""
+
+    below: Curve = field(default_factory=lambda: Curve({}, PEAK))
+
+    @cached_property
+    def _distances(self) -> Sequence[float]:
+        """To the other, of each value; none where they differ."""
+        both = [(y, self.below.measured[x]) for x, y in self.measured.items() if x in self.below.measured]
+        found = [one - other for one, other in both]
+        alike = len(found) >= LEAST and max(found) - min(found) <= self.noise.miss * max(one for one, _ in both)
+        return found if alike else ()
+
+    def at(self, value: int) -> Range | None:
+        """As of `Curve`, or by the distance."""
+        under = self.below.at(value)
+        if value in self.measured or not self._distances or under is None:
+            return super().at(value)
+        least, most_of = min(self._distances), max(self._distances) * (1 + self.noise.miss)
+        likely = None if under.likely is None else under.likely + sum(self._distances) / len(self._distances)
+        return Range(low=under.low + least, likely=likely, high=None if under.high is None else under.high + most_of)
+
+
 class _Model(NamedTuple):
     """at: the quantity at a value, from start on; None where no model holds. off: by how much it may be off beyond the
     last point. miss: at the last point, before it was used, as a share; never below the noise's floor."""

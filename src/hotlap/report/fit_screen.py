@@ -1,6 +1,6 @@
 """What fits, on one screen."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -129,6 +129,13 @@ def range_text(found: Range | None, told: Callable[[float], str]) -> str:
     if found.high is None:
         return f"at least {told(found.low)}"
     if found.likely is None:
-        return f"{told(found.low)} to {told(found.high)}"
-    narrow = found.high - found.low <= 2 * NARROW * found.likely
-    return told(found.likely) if narrow else f"{told(found.likely)} ({told(found.low)} to {told(found.high)})"
+        return _joined((told(found.low), told(found.high)), "{}–{}")
+    if found.high - found.low <= 2 * NARROW * found.likely:
+        return told(found.likely)
+    return _joined((told(found.likely), told(found.low), told(found.high)), "{} ({}–{})")
+
+
+def _joined(numbers: Sequence[str], form: str) -> str:
+    """Numbers with their unit, which is said once where it is the same."""
+    amounts, units = zip(*(one.split(" ") for one in numbers), strict=True)
+    return f"{form.format(*amounts)} {units[0]}" if len(set(units)) == 1 else form.format(*numbers)

@@ -17,7 +17,7 @@ from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.memory.moments import moments, most
-from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Curve, Highest
+from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Above, Curve, Highest
 from hotlap.memory.usage import usage
 from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
@@ -109,7 +109,8 @@ class Known:
     def reserved(self) -> Curve:
         """Of bytes that the allocator, or the process, reserved."""
         noise = RESERVED if self.device == "cuda" else RESIDENT
-        return Curve({one.value: float(one.reserved_bytes) for one in self.usual if one.reserved_bytes}, noise)
+        measured = {one.value: float(one.reserved_bytes) for one in self.usual if one.reserved_bytes}
+        return Above(measured, noise, below=self.peaks())
 
     def times(self) -> Curve:
         """Of ms a step."""
