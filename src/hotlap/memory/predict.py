@@ -31,20 +31,24 @@ SIMPLER: Final = 4.0
 
 class Noise(NamedTuple):
     """Of a quantity, as shares of it. flat: it changed by less, so not at all. miss: a model may be off by so much at a
-    point that it had not seen. floor: no model is trusted to be nearer than this."""
+    point that it had not seen. floor: no model is trusted to be nearer than this. convex: as memory in tensors is."""
 
     flat: float
     miss: float
     floor: float
+    convex: bool = True
 
 
-PEAK: Final = Noise(flat=0.002, miss=0.005, floor=0.0005)
+PEAK: Final = Noise(flat=0.002, miss=0.01, floor=0.0005)
 """Of bytes in tensors, the same in each run but for the allocator's rounding."""
 RESERVED: Final = Noise(flat=0.01, miss=0.02, floor=0.005)
 """Of bytes that CUDA's allocator holds, in pieces of 2 MiB and more."""
-RESIDENT: Final = Noise(flat=0.02, miss=0.05, floor=0.02)
+RESIDENT: Final = Noise(flat=0.02, miss=0.05, floor=0.02, convex=False)
 """Of a process's memory on the host, of which the C library gives back what it likes."""
-TIME: Final = Noise(flat=0.05, miss=0.1, floor=0.03)
+TIME: Final = Noise(flat=0.05, miss=0.1, floor=0.03, convex=False)
+"""Of ms a step. A larger batch may use the device better."""
+OTHER_KERNELS: Final = 0.01
+"""By so much more a model may be off for each doubling beyond the runs, where kernels choose other algorithms."""
 
 
 @dataclass(frozen=True)
@@ -119,19 +123,22 @@ class Curve:
     @property
     def _convex(self) -> bool:
         """Whether slopes only grow, but for noise, and none is negative."""
-        slopes = self._slopes
-        rising = all(two >= one * (1 - self.noise.miss) for one, two in pairwise(slopes))
-        return rising and bool(slopes) and slopes[0] >= 0
+        points, slopes = self._points, self._slopes
+        rising = all(
+            (two - one) * (points[at + 2][0] - points[at + 1][0]) >= -2 * self.noise.miss * points[at + 2][1]
+            for at, (one, two) in enumerate(pairwise(slopes))
+        )
+        return self.noise.convex and rising and bool(slopes) and slopes[0] >= 0
 
     def _beyond(self, value: int) -> Range:
         """At a value above all that were measured."""
         model, points = self._model, self._points
         top, far = points[-1][1], value / self.last
-        least = top * (1 - self.noise.floor)
+        least = top * (1 - (self.noise.floor if self.noise.convex else self.noise.miss))
         if model.shape == "falling":
             return Range(low=0.0, high=top * (1 + self.noise.floor))
         if model.at is not None:
-            at, off = model.at, model.off
+            at, off = model.at, self._off
             # what is no less at a smaller value is no less here
             nearer = [
                 value,
@@ -146,6 +153,12 @@ class Curve:
             return Range(low=least)
         return self._bounds(value, least)
 
+    def _off(self, value: float) -> float:
+        """By how much the model may be off beyond the last point."""
+        model = self._model
+        assert model.at is not None
+        return model.off(value) + OTHER_KERNELS * math.log2(value / self.last) * max(0.0, model.at(value))
+
     def _bounds(self, value: int, least: float) -> Range:
         """Beyond, where no model holds. The coefficients of what takes memory are not negative: so it is no more than
         the last point's share of a parabola through the origin, which is not said of two points alone."""
@@ -156,7 +169,7 @@ class Curve:
         low = max(least, top + self._slopes[-1] * (value - last) - off) if convex else least
         if len(points) < 3 or far > FARTHEST:
             return Range(low=low)
-        if convex:
+        if convex or not self.noise.convex:
             high = min(top * far**2, max(top * far, _polynomial(points[-3:], 2)(value)))
         else:
             lines = [_polynomial((one, two), 1) for at, one in enumerate(points) for two in points[at + 1 :]]
@@ -242,9 +255,13 @@ class Above(Curve):
         under = self.below.at(value)
         if value in self.measured or not self._distances or under is None:
             return super().at(value)
-        least, most_of = min(self._distances), max(self._distances) * (1 + self.noise.miss)
-        likely = None if under.likely is None else under.likely + sum(self._distances) / len(self._distances)
-        return Range(low=under.low + least, likely=likely, high=None if under.high is None else under.high + most_of)
+        distances = dict(zip(self.measured, self._distances, strict=True))
+        trend = _polynomial(list(distances.items()), 1)(value)
+        off = self.noise.miss * max(self.measured.values()) * (1 + math.log2(max(1.0, value / self.last)))
+        likely = None if under.likely is None else max(0.0, under.likely + trend)
+        low = max(0.0, under.low + min(*self._distances, trend) - off)
+        high = None if under.high is None else under.high + max(*self._distances, trend) + off
+        return Range(low=low, likely=likely, high=high)
 
 
 class _Model(NamedTuple):
