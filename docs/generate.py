@@ -28,7 +28,20 @@ from hotlap.diagnose.findings import all_findings
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.levers.compiler import _compile_cache
-from hotlap.records import advice, compare, memory, patch, peaks, profile, profilers, run, telemetry, trace, tune
+from hotlap.records import (
+    advice,
+    compare,
+    fit,
+    memory,
+    patch,
+    peaks,
+    profile,
+    profilers,
+    run,
+    telemetry,
+    trace,
+    tune,
+)  # fmt: skip
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
 from hotlap.trace.findings import all_findings as trace_findings
@@ -227,6 +240,7 @@ DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "tune": (tune.Tune, "tune.json"),
     "trial": (tune.Trial, "trials.jsonl, a line"),
     "turn": (tune.Turn, "turns.jsonl, a line"),
+    "fit": (fit.Fit, "fit.json, hotlap fit --json"),
     "recipe": (tune.Recipe, "recipe.toml"),
     "patch": (patch.Patch, "patch.json"),
     "advice": (advice.Advice, "hotlap advise --json"),

@@ -15,6 +15,7 @@ from .advise import advise
 from .calibrate import calibrate
 from .diff import diff
 from .export import export, open_
+from .fit import fit
 from .memory import memory
 from .patch import UpToCommand, patch
 from .report import report
@@ -38,6 +39,7 @@ app = typer.Typer(
 COMMAND = {"allow_interspersed_args": False}  # the first word that is no option begins the command
 app.command(name="run", context_settings=COMMAND)(run)
 app.command(name="tune", context_settings=COMMAND)(tune)
+app.command(name="fit", context_settings=COMMAND)(fit)
 app.command(name="patch", cls=UpToCommand)(patch)
 app.command(name="show")(show)
 app.command(name="diff")(diff)

@@ -12,12 +12,14 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     measured.
 
     fp32, fp64: without tensor cores, TFLOP/s. tf32, bf16, fp16, fp8, fp64_tensor: with tensor cores, TFLOP/s.
-    memory_gbs: of its memory, GB/s (1e9). source: a data sheet, or what measured it and when.
+    memory_gbs: of its memory, GB/s (1e9). memory_gib: its size as torch sees it, GiB. source: a data sheet, or what
+    measured it and when.
     """
 
     name: str
     fp32: Rate
     memory_gbs: Rate
+    memory_gib: Rate | None = None
     bf16: Rate | None = None
     fp16: Rate | None = None
     tf32: Rate | None = None
