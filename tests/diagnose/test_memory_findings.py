@@ -10,7 +10,7 @@ from hotlap.diagnose.compare import compare
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings import all_findings, findings_of
 from hotlap.diagnose.findings._base import Measured
-from hotlap.memory.growth import Growth, growth
+from hotlap.memory.growth import growth
 from hotlap.records.diagnosis import OF_MEMORY, Finding
 from hotlap.records.files import write_record
 from hotlap.records.memory import (
@@ -66,7 +66,7 @@ def test_what_each_step_leaves_behind_grows() -> None:
 
 def test_what_holds_it_says_what_to_write() -> None:
     graph = told("memory_grows", {**GROWS, "stays": (msgspec.structs.replace(KEPT, graph=True),)})
-    assert "loss.item()" in graph.instead
+    assert "append the number (`.item()`)" in graph.instead
     hidden = told("memory_grows", {**GROWS, "stays": (msgspec.structs.replace(KEPT, names=(), where=None),)})
     assert "hooks" in hidden.instead and hidden.where is None and "held by" not in hidden.title
 
@@ -115,8 +115,8 @@ def test_gradients_that_cost_nothing_at_the_peak(usage: dict[str, Any], changes:
 # memory_at_line
 
 
-def line(category: Any = "activations", share: float = 0.4, peak: int = GIB) -> MemoryLine:
-    return MemoryLine(where=WHERE, category=category, bytes=int(share * peak), blocks=3)
+def line(category: Any = "activations", share: float = 0.4, peak: int = GIB, blocks: int = 3) -> MemoryLine:
+    return MemoryLine(where=WHERE, category=category, bytes=int(share * peak), blocks=blocks)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,9 @@ def test_a_line_that_makes_much_of_the_peak(category: str, phase: str, advice: s
     "usage",
     [
         {"lines": ()},
-        {"lines": (line(share=0.29),)},
+        {"lines": (line(share=0.19),)},
+        {"lines": (line(share=0.29, blocks=5),)},
+        {"lines": (line(share=0.9, blocks=46),)},  # a layer, which a deep model calls again and again
         {"lines": (line("parameters"), line("gradients"), line("held"))},
         {"lines": (line(peak=30 * MIB),), "peak_bytes": 30 * MIB},  # of a small model
     ],
@@ -217,8 +219,8 @@ def test_a_peak_that_is_no_higher_is_not_told(peak: float) -> None:
 
 @pytest.mark.parametrize("resident", [True, False])
 def test_memory_that_rises_over_the_run_where_the_steps_left_nothing(resident: bool) -> None:
-    found = told("memory_grows", {}, rises=Growth(2048.0, 500, resident))
-    assert "2 KiB a step" in found.title and "500 steps" in found.evidence
+    found = told("memory_grows", {}, series=series(2**20, column="resident" if resident else "allocated"))
+    assert "1 MiB a step" in found.title and "80 steps" in found.evidence
     assert ("host memory" in found.evidence) == resident
 
 
@@ -237,6 +239,15 @@ def test_a_series_rises_steadily_or_does_not() -> None:
     flat = (*jumps.allocated[:60], *(jumps.allocated[60],) * 60)
     assert growth(msgspec.structs.replace(jumps, allocated=flat)) is None
     assert growth(MemorySeries()) is None
+
+
+def test_a_buffer_that_is_full_leaves_nothing() -> None:
+    rising = series(MIB)
+    full = msgspec.structs.replace(rising, allocated=(*rising.allocated[:60], *(rising.allocated[60],) * 60))
+    assert of("memory_grows", GROWS, series=full) is None
+    emptied = msgspec.structs.replace(rising, allocated=rising.allocated[:40] * 3)  # each epoch
+    assert of("memory_grows", GROWS, series=emptied) is not None
+    assert of("memory_grows", GROWS, series=rising) is not None
 
 
 def test_without_a_look_at_memory_none_is_told() -> None:

@@ -104,7 +104,7 @@ def of_an_earlier_owner() -> Recorded:
         (made("forward", "backward"), "activations"),
         (made("forward"), "activations"),
         (once_more(), "temporaries"),
-        (made("backward"), "gradients"),
+        (made("backward"), "unknown"),
         (made("backward", "optimizer"), "temporaries"),
         (made("optimizer"), "unknown"),
         (a_step_later(), "temporaries"),

@@ -37,7 +37,7 @@ def test_the_peak_by_category_line_module_and_variable() -> None:
     (row,) = [line.split() for line in lines if line.startswith("activations")]
     assert row[1:4] == ["700", "MiB", "70%"]
     assert not any(line.startswith("rounding") for line in lines)  # 1% of it
-    assert "  650 MiB  activations at net.py:7 in Net.forward, inside of it /venv/lib/attend.py:9 in attend" in lines
+    assert "  650 MiB  activations at net.py:7 in Net.forward, inside of it /venv/lib/attend.py:9" in lines
     assert "   90 MiB  held, as best[…] at /lib/x.py:1 in f" in lines
     assert lines[lines.index("modules, with gradients and optimizer state") + 1 :][:2] == [
         "  150 MiB  net.body", "   50 MiB  net.head",

@@ -23,7 +23,7 @@ from .guard import hook
 from .history import History, taken
 from .lines import Call, Places, calls
 from .operations import Operations
-from .owners import Owners, of_models, of_variables
+from .owners import Owners, nodes_of, of_models, of_variables
 from .process_tree import peak_rss, rss
 from .timeline import GAP
 from .torch_internals import dump_memory, observe_out_of_memory, when_cuda_begins
@@ -150,8 +150,7 @@ class Memory:
                 for _ in range(STEPS):
                     yield
                     self._mark(STEP_END)
-                self._owners.again()
-                self._own()
+                self._own(last=True)
                 self.agent.folder().replace("memory-steady.json", self._document("steady", first, STEPS))
                 if self.operations is None:
                     self._dump()
@@ -174,11 +173,13 @@ class Memory:
     def _mark(self, phase: str) -> None:
         self._marks.append([time.time_ns(), phase, self.agent.recorder.index + 1])
 
-    def _own(self) -> None:
-        """Note whose what is now."""
-        self._own_from(sys._getframe(1))
+    def _own(self, last: bool = False) -> None:
+        """Note whose what is now. last: at the end of a window, all of it, and how large the graphs are."""
+        if last:
+            self._owners.again()
+        self._own_from(sys._getframe(1), graphs=last)
 
-    def _own_from(self, frame: FrameType, device: str = "") -> None:
+    def _own_from(self, frame: FrameType, device: str = "", graphs: bool = False) -> None:
         """device: of tensors, any without."""
         for category, name, tensor in of_models(self.agent):
             if not device or tensor.device.type == device:
@@ -187,7 +188,8 @@ class Memory:
             if device and tensor.device.type != device:
                 continue
             graph = isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None
-            self._owners.add("outputs" if graph else "held", name, tensor)
+            nodes = nodes_of(tensor) if graph and graphs else 0
+            self._owners.add("outputs" if graph else "held", name, tensor, nodes)
 
     def _document(self, when: str, first: int, steps: int) -> dict[str, Any]:
         if self.operations is not None:

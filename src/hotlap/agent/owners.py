@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from .interface import Agent
 
 Owner = list[Any]
-"""Address, bytes, category, name, ns since the epoch (`records.memory.Owner`)."""
+"""Address, bytes, category, name, ns since the epoch, nodes (`records.memory.Owner`)."""
 MOST_OWNERS: Final = 50_000
+MOST_NODES: Final = 20_000
 MOST_LOOKED_AT: Final = 50_000
 """Objects, in a walk."""
 DEEPEST: Final = 8
@@ -141,6 +142,18 @@ def _attributes(value: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def nodes_of(tensor: Any) -> int:
+    """Of the graph that made a tensor, how many nodes; MOST_NODES of a larger one. Nothing of them is asked that runs
+    code, as of what they keep."""
+    todo, seen = [tensor.grad_fn], set[Any]()
+    while todo and len(seen) < MOST_NODES:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo.extend(inner for inner, _ in node.next_functions)
+    return len(seen)
+
+
 class Owners:
     """Rows of owners, each storage once for a category."""
 
@@ -152,8 +165,8 @@ class Owners:
         """Tell of all that is held now once more."""
         self._known.clear()
 
-    def add(self, category: str, name: str, tensor: Any) -> None:
-        """One, where it has memory."""
+    def add(self, category: str, name: str, tensor: Any, nodes: int = 0) -> None:
+        """One, where it has memory. nodes: of its graph, where they were counted."""
         if len(self.rows) >= MOST_OWNERS:
             return
         tensor = local_part(tensor)
@@ -163,4 +176,4 @@ class Owners:
         address, size = kept.data_ptr(), kept.nbytes()
         if size and (address, storage(tensor), category) not in self._known:
             self._known.add((address, storage(tensor), category))
-            self.rows.append([address, size, category, name, time.time_ns()])
+            self.rows.append([address, size, category, name, time.time_ns(), nodes])

@@ -21,8 +21,8 @@ WINDOWS: tuple[When, ...] = ("start", "first", "steady", "oom")
 
 
 class MemoryDocument(msgspec.Struct, frozen=True):
-    """What `--json` prints. path: of the run or the snapshot. windows: of a run by when they were, of
-    a snapshot one for each device."""
+    """What `--json` prints. path: of the run or the snapshot. windows: of a run by when they were, of a snapshot one
+    for each device."""
 
     path: str
     windows: tuple[tuple[When, MemoryUsage], ...]

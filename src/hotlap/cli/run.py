@@ -200,7 +200,8 @@ def report(folder: Path, record: Run, json: bool, price: Price = UNPRICED) -> No
         unwritten.append(_unwritten(run, diagnosis))
     console = stderr_console()
     lacked = out_of_memory(run, record)
-    console.print(run_screen(record, shown_with(diagnosis, lacked), run.problems, folder, why, price.of(diagnosis)))
+    said = why_none(why, lacked)
+    console.print(run_screen(record, shown_with(diagnosis, lacked), run.problems, folder, said, price.of(diagnosis)))
     if what := "; ".join(filter(None, unwritten)):
         told = f"hotlap: {what}. The screen above shows what was in memory or already written"
         console.print(plain(told, "yellow"), soft_wrap=True)
@@ -215,6 +216,11 @@ def shown_with(diagnosis: Diagnosis | None, lacked: RanOut | None) -> Diagnosis 
     if diagnosis is None or lacked is None or lacked.went_on:
         return diagnosis
     return msgspec.structs.replace(diagnosis, next="")
+
+
+def why_none(why: str, lacked: RanOut | None) -> str:
+    """Why there is no verdict, where there is none: of memory that ran out its own screen says all."""
+    return why if lacked is None or lacked.went_on else f"memory ran out in step {lacked.step}"
 
 
 def out_of_memory(run: RunFolder, record: Run) -> RanOut | None:

@@ -17,7 +17,7 @@ from ._beside import screens
 from ._common import print_json
 from ._price import HELP as PRICE
 from ._price import price_of
-from .run import RunDocument, out_of_memory, shown_with
+from .run import RunDocument, out_of_memory, shown_with, why_none
 
 
 def show(
@@ -47,6 +47,7 @@ def show(
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why, lacked))
     else:
-        screen = run_screen(record, shown_with(diagnosis, lacked), run.problems, folder, why, priced.of(diagnosis))
+        said = why_none(why, lacked)
+        screen = run_screen(record, shown_with(diagnosis, lacked), run.problems, folder, said, priced.of(diagnosis))
         Console().print(screen, *screens(folder), *([oom_screen(lacked, record)] if lacked else []), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from hotlap.levers import answering, settled
-from hotlap.memory.growth import growth as growth_of
 from hotlap.memory.usage import usage
 from hotlap.records.diagnosis import COMPARE, LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
@@ -252,7 +251,7 @@ def _measured(
         grown_in=longer_in(ends) if grown else ("", 0.0),
         usage=used(rank.folder),
         early={said: usage(window) for when, said in EARLY.items() if (window := rank.folder.memory(when)) is not None},
-        rises=growth_of(series) if (series := rank.folder.memory_series) is not None else None,
+        series=rank.folder.memory_series,
     )
     return measured, paced
 

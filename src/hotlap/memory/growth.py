@@ -9,6 +9,8 @@ from hotlap.records.memory import MemorySeries
 PARTS: Final = 6
 """Of the run after its first fifth, whose medians all have to rise."""
 LEAST_POINTS: Final = 30
+FLAT: Final = 10
+"""Steps' worth of what a step leaves."""
 LEAST_BYTES: Final = 2**25
 LEAST_PART: Final = 0.05
 """Of what there is at the end."""
@@ -20,6 +22,14 @@ class Growth(NamedTuple):
     bytes: float
     steps: int
     resident: bool
+
+
+def levels_off(series: MemorySeries, a_step: float) -> bool:
+    """Whether what rose by so many bytes a step rises no more in the last third of the run, nor falls back, as what is
+    emptied each epoch does: a buffer that is full."""
+    column = series.allocated if any(series.allocated) else series.resident
+    last = column[-(len(column) // 3) :] if len(column) >= LEAST_POINTS else ()
+    return bool(last) and max(last) - min(last) < FLAT * a_step
 
 
 def growth(series: MemorySeries) -> Growth | None:

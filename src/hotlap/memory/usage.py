@@ -6,6 +6,7 @@ script's held it, and else by its life: what a forward makes and its backward, o
 activation; what ends in the phase that made it is a temporary.
 """
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,15 @@ FED: Final = frozenset({"data", "h2d", "other"})
 LOADED: Final = frozenset({"data", "h2d"})
 NAMED: Final = 3
 HOLDERS: Final = 8
+TOGETHER: Final = 4
+"""Parts of one variable that hold memory, from which on it is told as one."""
+MOST_OF_IT: Final = 0.8
+"""Of the weights, and of what is held, that have the same sizes, where one may be a copy of the other."""
+KEY: Final = re.compile(r"\['[^']*'\]")
+ROOT: Final = re.compile(r"[.\[:]")
+"""Ends the variable in a name."""
+LARGER: Final = 1.5
+"""Times the nodes of the next graph."""
 MODULES: Final = 16
 """At most: of more that are told apart by two parts of their names, the first part alone is told."""
 FIRST_STEPS: Final = 2
@@ -67,6 +77,8 @@ def usage(window: MemoryWindow) -> MemoryUsage:
     peak = totals.index(max(totals)) if window.ran_out is None else len(totals) - 1
     peak_bytes = totals[peak]
     told = Told(window)
+    stays = tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes))
+    told.leaking = {one.where for one in stays}
     alive = [one for one in lives if one.begun < peak and (one.ended is None or one.ended >= peak)]
     sizes: dict[Category, int] = defaultdict(int)
     lines: dict[tuple[tuple[Frame, Frame | None], Category], list[Life]] = defaultdict(list)
@@ -87,11 +99,12 @@ def usage(window: MemoryWindow) -> MemoryUsage:
         lines=tuple(sorted((_line(told, *key, lives) for key, lives in lines.items()), key=lambda one: -one.bytes)),
         holders=tuple(_holders(told, alive)),
         modules=tuple(_modules(told, alive)),
-        stays=tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes)),
+        stays=stays,
         grown_bytes=_grown(told, lives),
         idle_gradients_bytes=_idle_gradients(told, lives, totals),
         between_bytes=max(0, sum(window.blocks.bytes)) + max(0, rounding),
         reserved_bytes=window.reserved_bytes,
+        run_peak_bytes=window.peak_bytes,
         free_bytes=max((one.free for one in window.segments), default=0),
         mallocs=window.mallocs,
         retries=window.retries,
@@ -148,6 +161,8 @@ class Told:
         self.marks = sorted(window.marks, key=lambda one: one.time)
         self.mark_times = [one.time for one in self.marks]
         self.phases = _intervals([one.phase for one in self.marks], [one.step for one in self.marks])
+        self.leaking: set[Frame | None] = set()
+        """Lines that leave something behind in each step, once they are known."""
         self.owners: dict[int, list[Owner]] = defaultdict(list)
         for owner in sorted(window.owners, key=lambda one: RANK.index(one.category)):
             self.owners[owner.address].append(owner)
@@ -173,6 +188,15 @@ class Told:
         """The object that held it after the last step."""
         return next((one for one in self.owners.get(life.address, ()) if one.time >= self.mark_times[-1]), None)
 
+    def largest_graph(self) -> tuple[str, ...]:
+        """The variable whose graph, or graphs, are by far the largest after the last step: what no object holds is kept
+        by a graph."""
+        nodes: Counter[str] = Counter()
+        for owners in self.owners.values():
+            nodes.update({one.name: one.nodes for one in owners if one.nodes and one.time >= self.mark_times[-1]})
+        two = nodes.most_common(2)
+        return (two[0][0],) if two and (len(two) == 1 or two[0][1] >= LARGER * two[1][1]) else ()
+
     def category(self, life: Life) -> Category:
         """What it is."""
         owner, began = self.owner(life), self.interval(life.begun)
@@ -186,16 +210,15 @@ class Told:
         if phase in FED and (owner is not None or phase != "other"):
             return "inputs"
         if began < 0:
-            return (
-                "workspaces" if life.ended is None and self.marks and self.window.source == "allocator" else "unknown"
-            )
+            lasts = life.ended is None and bool(self.marks) and self.window.source == "allocator"
+            if lasts and self.leaking:
+                return "activations" if (self.where(life) or (None,))[0] in self.leaking else "unknown"
+            return "workspaces" if lasts else "unknown"
         if life.ended is not None and self.phases[self.interval(life.ended)] == self.phases[began]:
             return "temporaries"
         if phase == "forward":
             return "activations"
-        if life.ended is None:
-            return "unknown" if phase != "backward" else "gradients"
-        return "temporaries"
+        return "unknown" if life.ended is None else "temporaries"
 
     def _as_memory_ran_out(self, life: Life, owner: Owner | None, ran_out: OutOfMemory) -> Category:
         """What it was then, by the phase that was open."""
@@ -262,13 +285,16 @@ def _line(told: Told, at: tuple[Frame, Frame | None], category: Category, lives:
 def _holders(told: Told, alive: Iterable[Life]) -> Iterable[Holder]:
     """Variables that hold memory at the peak which is no parameter's and the like."""
     sizes: dict[str, list[int]] = defaultdict(list)
-    for life in alive:
-        owner = told.owner(life)
-        if owner is not None and owner.category in {"held", "outputs"}:
-            sizes[owner.name].append(life.bytes)
+    owners = [(owner, life.bytes) for life in alive if (owner := told.owner(life)) is not None]
+    mine = [(KEY.sub("[…]", owner.name), size) for owner, size in owners if owner.category in {"held", "outputs"}]
+    parts = Counter(ROOT.split(name, maxsplit=1)[0] for name in {name for name, _ in mine})
+    for name, size in mine:
+        variable = ROOT.split(name, maxsplit=1)[0]
+        sizes[variable if parts[variable] >= TOGETHER else name].append(size)
     weights = sorted(one.bytes for one in alive if told.category(one) == "parameters")
     for name in sorted(sizes, key=lambda one: -sum(sizes[one]))[:HOLDERS]:
-        copies = len(weights) > 1 and Counter(weights) <= Counter(sizes[name])
+        alike = sum((Counter(weights) & Counter(sizes[name])).elements())
+        copies = len(weights) > 1 and alike >= MOST_OF_IT * max(sum(weights), sum(sizes[name]))
         yield Holder(name=name, bytes=sum(sizes[name]), blocks=len(sizes[name]), weights=copies)
 
 
@@ -334,10 +360,11 @@ def _stays(told: Told, lives: Iterable[Life]) -> Iterable[Stays]:
         if whole and whole <= set(steps):
             mine = [one for step in whole for one in steps[step]]
             owners = [owner for one in mine if (owner := told.last_owner(one)) is not None]
+            names = tuple(dict.fromkeys(owner.name for owner in owners))[:NAMED]
             yield Stays(
                 where=where,
                 bytes=sum(one.bytes for one in mine) / len(whole),
                 blocks=len(mine) / len(whole),
-                names=tuple(dict.fromkeys(owner.name for owner in owners))[:NAMED],
-                graph=any(owner.category == "outputs" for owner in owners),
+                names=names or told.largest_graph(),
+                graph=not names or any(owner.category == "outputs" for owner in owners),
             )

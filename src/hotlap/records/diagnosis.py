@@ -8,6 +8,7 @@ import msgspec
 from .memory import Frame, MemoryUsage
 from .run import Phases
 from .utilisation import Utilisation
+from .whose import INSTALLED
 
 Clock = Literal["host", "device"]
 Bound = Literal["input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication", "unknown"]
@@ -37,6 +38,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def framed(frame: Frame | None) -> Place | None:
     """A frame as a place."""
     return None if frame is None else Place(file=frame[0], line=frame[1], function=frame[2])
+
+
+def installed_text(frame: Frame) -> str:
+    """A frame in an installed package, as `torchvision/models/resnet.py:155`."""
+    file = max((frame[0].rpartition(folder)[2] for folder in INSTALLED), key=lambda one: -len(one))
+    return f"{file}:{frame[1]}"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,13 +98,14 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 class Owner(msgspec.Struct, frozen=True, array_like=True):
     """An object of the script's holds the block at an address, as seen at a time (ns since the epoch). name: of a
-    parameter, or of what holds it."""
+    parameter, or of what holds it. nodes: of the graph that made it, where they were counted."""
 
     address: int
     bytes: Count
     category: Owned
     name: str
     time: int
+    nodes: Count = 0
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +187,7 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the script's that holds memory at the peak. bytes: in all pieces; blocks: number of pieces.
-    weights: some are of the sizes of all parameters, so that it may be a copy of them."""
+    weights: most of it has the sizes of most parameters, so that it may be a copy of them."""
 
     name: str
     bytes: Count
@@ -222,7 +223,8 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     what goes with them are in it, the largest first. stays: what the steps leave behind, the most first. grown_bytes:
     by which what is allocated between steps rises, a step. idle_gradients_bytes: of gradients of the step before, at
     the highest point of the forward. between_bytes: allocated at the end of the last step. device, source,
-    reserved_bytes, total_bytes, used_bytes, mallocs, retries: as in `MemoryWindow`. free_bytes: the largest free block
+    reserved_bytes, total_bytes, used_bytes, mallocs, retries: as in `MemoryWindow`. run_peak_bytes: its peak_bytes, of
+    the run until then. free_bytes: the largest free block
     of the allocator's.
     """
 
@@ -239,6 +241,7 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     grown_bytes: float = 0.0
     idle_gradients_bytes: Count = 0
     between_bytes: Count = 0
+    run_peak_bytes: Count | None = None
     reserved_bytes: Count = 0
     free_bytes: Count = 0
     mallocs: Count = 0

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hotlap.records.diagnosis import framed
+from hotlap.records.diagnosis import framed, installed_text
 from hotlap.records.memory import MemoryDiff, MemoryDifference, MemoryUsage, When
 from hotlap.records.sizes import size_text
 
@@ -42,7 +42,7 @@ def memory_block(usage: MemoryUsage, cwd: str, when: When = "steady") -> Iterato
     for line in lines:
         where = at_place(framed(line.where), cwd)
         named = f", as {', '.join(line.names)}" if line.names else ""
-        inside = f", inside of it {place_text(framed(line.inside))}" if line.inside else ""
+        inside = f", inside of it {installed_text(line.inside)}" if line.inside else ""
         yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}{inside}")
     if 1 < len(usage.modules) <= MOST_LINES:
         yield Text("modules, with gradients and optimizer state", "bold")

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ..records.diagnosis import Place
+from ..records.diagnosis import Place, installed_text
 from ..records.memory import Frame, MemoryUsage
 from ..records.ran_out import MemoryChange, RanOut
 from ..records.run import Run
@@ -97,7 +97,9 @@ def _live(told: RanOut, usage: MemoryUsage, cwd: str) -> Iterator[RenderableType
     lines = [one for one in usage.lines[:MOST_LINES] if one.bytes >= LEAST * usage.peak_bytes]
     for line in lines:
         named = f", as {', '.join(line.names)}" if line.names else ""
-        yield plain(f"{size_text(line.bytes):>9}  {_named(told, line.category)}{named}{_at(line.where, cwd)}")
+        inside = f", inside of it {installed_text(line.inside)}" if line.inside else ""
+        where = f"{_at(line.where, cwd)}{inside}"
+        yield plain(f"{size_text(line.bytes):>9}  {_named(told, line.category)}{named}{where}")
     for one in usage.holders[: 0 if lines else MOST_LINES]:
         if one.bytes >= LEAST * usage.peak_bytes:
             tensors = f", {one.blocks} tensors" if one.blocks > 1 else ""

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hotlap.memory.growth import Growth
 from hotlap.records.diagnosis import Place
-from hotlap.records.memory import MemoryUsage
+from hotlap.records.memory import MemorySeries, MemoryUsage
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 
@@ -109,7 +108,7 @@ class Measured:
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`. long: steps that take much
     longer than the others, without which the phases are. micro: losses that go backward in a step, where there are
     several, and rows of each. rows: of a step, median; None unknown. usage: memory of some steps, where it was looked
-    at; rises: by how much it rises over the run; early: memory before the loop, and in the first steps."""
+    at; series: at the ends of steps; early: memory before the loop, and in the first steps."""
 
     step_ms: float
     phases: Phases
@@ -133,7 +132,7 @@ class Measured:
     jump: Jump | None = None
     grown_in: tuple[str, float] = ("", 0.0)
     usage: MemoryUsage | None = None
-    rises: Growth | None = None
+    series: MemorySeries | None = None
     early: dict[str, MemoryUsage] = field(default_factory=dict)
 
     def share(self, *names: str) -> float:

@@ -1,4 +1,4 @@
-"""A variable holds a second copy of the weights while the model trains."""
+"""A variable holds what looks like a second copy of the weights while the model trains."""
 
 from hotlap.records.diagnosis import Finding
 from hotlap.records.sizes import size_text
@@ -20,7 +20,7 @@ def find(measured: Measured) -> Finding | None:
         id="held-weights",
         bound="memory",
         share=0.0,
-        title=f"`{most.name}` holds {size_text(most.bytes)} as large as all weights while the model trains",
+        title=f"`{most.name}` holds {size_text(most.bytes)} while the model trains: a second copy of the weights",
         evidence=f"{most.blocks} tensors with the sizes of the model's parameters; the peak is "
         f"{size_text(usage.peak_bytes)}",
         instead="load with `map_location='cpu'` and `del` it once the model has it (`load_state_dict(state, "

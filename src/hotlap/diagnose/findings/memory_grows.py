@@ -1,6 +1,6 @@
 """Each step leaves memory behind."""
 
-from hotlap.memory.growth import Growth
+from hotlap.memory.growth import Growth, growth, levels_off
 from hotlap.records.diagnosis import Finding, framed
 from hotlap.records.memory import Stays
 from hotlap.records.sizes import size_text
@@ -15,19 +15,25 @@ MOST_OF_IT = 0.5
 
 def find(measured: Measured) -> Finding | None:
     """Share 0: it costs memory until that runs out."""
-    usage, rises = measured.usage, measured.rises
-    most = next(iter(usage.stays), None) if usage is not None else None
-    if usage is None or most is None or most.bytes < LEAST_BYTES or usage.grown_bytes < MOST_OF_IT * most.bytes:
+    usage, rises = measured.usage, growth(measured.series) if measured.series is not None else None
+    stays = usage.stays if usage is not None else ()
+    each = sum(one.bytes for one in stays)
+    if usage is None or each < LEAST_BYTES or usage.grown_bytes < MOST_OF_IT * each:
         return None if rises is None else _over_the_run(rises)
+    if measured.series is not None and levels_off(measured.series, each):
+        return None
+    most = next((one for one in stays if one.where is not None), stays[0])
     left = (usage.total_bytes or measured.memory_bytes or 0) - (usage.used_bytes or usage.between_bytes)
-    until = f"; at this pace what is free lasts {left / most.bytes:,.0f} steps" if left > 0 else ""
+    until = f"; at this pace what is free lasts {left / each:,.0f} steps" if left > 0 else ""
     return Finding(
         id="memory-grows",
         bound="memory",
         share=0.0,
-        title=f"each step leaves {size_text(most.bytes)} behind" + (f", held by {holders(most)}" if most.names else ""),
+        title=f"each step leaves {size_text(each)} behind" + (f", held by {holders(most)}" if most.names else ""),
         where=framed(most.where),
-        evidence=f"{most.blocks:.3g} tensors a step, over the steps that were looked at{until}",
+        evidence=f"{sum(one.blocks for one in stays):.3g} tensors a step, over the steps that were looked at"
+        + (f", {size_text(most.bytes)} of it at this line" if each > most.bytes else "")
+        + until,
         why="a buffer that fills up grows so too, until it is full",
         instead=_instead(most),
     )
@@ -53,8 +59,9 @@ def holders(stays: Stays) -> str:
 
 
 def _instead(most: Stays) -> str:
-    if most.graph:
-        return "keep the number, not the tensor with its graph: `total += loss.item()`, or `loss.detach()`"
+    if most.graph and most.names:
+        within = "append" if "[" in most.names[0] else "add up"
+        return f"{within} the number (`.item()`) or `.detach()`ed tensors: each keeps the whole graph that made it"
     if most.names:
         return "keep numbers (`.item()`, sums), or move what must be kept to the CPU (`.cpu()`); empty it each epoch"
     return (

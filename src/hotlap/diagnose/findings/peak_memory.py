@@ -15,6 +15,7 @@ TITLES = {
     "evaluation": "the memory peak comes from forwards without gradients (an evaluation), not from training",
     "checkpoint": "the memory peak comes from writing a checkpoint, not from training",
 }
+GRADED = "the memory peak comes from an evaluation that keeps its graph, not from training"
 LEANER = (
     "use a smaller batch there; keep numbers of each batch (`loss.item()`, sums), not its outputs or graph; "
     "move what must be kept to the CPU (`.cpu()`)"
@@ -43,7 +44,7 @@ def find(measured: Measured) -> Finding | None:
         id=PEAK,
         bound="memory",
         share=0.0,
-        title=TITLES[most.kind],
+        title=GRADED if most.gradients and evaluates else TITLES[most.kind],
         where=grows or place,
         evidence=f"{of} took {peak:.1f} GiB at most here; training had taken {before:.1f} GiB at most, so this adds "
         f"{peak - before:.1f} GiB or more",
