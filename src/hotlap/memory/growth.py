@@ -8,6 +8,8 @@ from hotlap.records.memory import MemorySeries
 
 PARTS: Final = 6
 """Of the run after its first fifth, whose medians all have to rise."""
+GOES_ON: Final = 0.5
+"""Of what the first half of these rises by, that the second does: a cache that fills rises by less and less."""
 LEAST_POINTS: Final = 30
 FLAT: Final = 10
 """Steps' worth of what a step leaves."""
@@ -42,7 +44,9 @@ def growth(series: MemorySeries) -> Growth | None:
         parts = [points[at * size : (at + 1) * size] for at in range(PARTS)]
         levels = [median(in_use for _, in_use in part) for part in parts]
         rise = levels[-1] - levels[0]
-        if all(a < b for a, b in pairwise(levels)) and rise >= max(LEAST_BYTES, LEAST_PART * levels[-1]):
+        goes_on = levels[-1] - levels[PARTS // 2] >= GOES_ON * (levels[PARTS // 2 - 1] - levels[0])
+        steady = goes_on and all(a < b for a, b in pairwise(levels))
+        if steady and rise >= max(LEAST_BYTES, LEAST_PART * levels[-1]):
             steps = round(median(at for at, _ in parts[-1]) - median(at for at, _ in parts[0]))
             return Growth(rise / max(1, steps), steps, resident)
     return None

@@ -12,7 +12,8 @@ LEAST = 0.05
 def find(measured: Measured) -> Finding | None:
     """Share 0: it costs memory."""
     usage = measured.usage
-    copies = [one for one in usage.holders if one.weights] if usage is not None else []
+    # A module's are a target's, a teacher's or an average's, which the training needs.
+    copies = [one for one in usage.holders if one.weights and "[" in one.name] if usage is not None else []
     most = max(copies, key=lambda one: one.bytes, default=None)
     if usage is None or most is None or most.bytes < LEAST * usage.peak_bytes:
         return None
