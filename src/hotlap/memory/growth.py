@@ -14,6 +14,8 @@ LEAST_POINTS: Final = 30
 FLAT: Final = 10
 """Steps' worth of what a step leaves."""
 LEAST_BYTES: Final = 2**25
+LEAST_RESIDENT: Final = 2**28
+"""In all, in tensors and of the process, whose allocator keeps what shapes of all kinds needed."""
 LEAST_PART: Final = 0.05
 """Of what there is at the end."""
 
@@ -46,7 +48,7 @@ def growth(series: MemorySeries) -> Growth | None:
         rise = levels[-1] - levels[0]
         goes_on = levels[-1] - levels[PARTS // 2] >= GOES_ON * (levels[PARTS // 2 - 1] - levels[0])
         steady = goes_on and all(a < b for a, b in pairwise(levels))
-        if steady and rise >= max(LEAST_BYTES, LEAST_PART * levels[-1]):
+        if steady and rise >= max(LEAST_RESIDENT if resident else LEAST_BYTES, LEAST_PART * levels[-1]):
             steps = round(median(at for at, _ in parts[-1]) - median(at for at, _ in parts[0]))
             return Growth(rise / max(1, steps), steps, resident)
     return None
