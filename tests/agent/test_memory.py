@@ -422,6 +422,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
     monkeypatch.setattr(history_module, "record_memory", lambda **how: made.asked.append(how["enabled"]))
     monkeypatch.setattr(history_module, "memory_is_recorded", lambda: made.recorded)
     monkeypatch.setattr(history_module, "memory_snapshot", made.snapshot)
+    monkeypatch.setattr(memory_module, "observe_out_of_memory", lambda _: None)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     for name, value in (
         ("current_device", 0), ("memory_allocated", 512), ("memory_reserved", 4096), ("max_memory_allocated", 900),
@@ -526,18 +527,34 @@ def test_no_window_where_the_script_records(allocator: Allocator, tmp_path: Path
 
 def test_without_memory_the_history_ends_with_the_first_steps(allocator: Allocator, tmp_path: Path) -> None:
     agent = Written(tmp_path)
+    agent.begun, agent.recorder.index = False, 0
     memory = Memory(Session(folder=str(tmp_path), package=""), agent)  # type: ignore[arg-type]
-    memory._begin()
+    memory._cuda_begins()
+    assert allocator.asked == []  # what comes before the loop costs nothing
+    agent.begun = True
     memory.loop_begins()
     for step in (1, 2, 3):
         memory.step_done(step)
     memory.finish()
     assert allocator.asked == ["all", None] and agent.files == {}
+    memory._ran_out(0, 4096, 9000, 100)
+    assert not agent.files["memory-oom.json"]["events"]["actions"]  # none leads to what is there by then
+
+
+def test_cuda_may_begin_in_the_loop(allocator: Allocator, tmp_path: Path) -> None:
+    agent = Written(tmp_path)
+    memory = Memory(Session(folder=str(tmp_path), package=""), agent)  # type: ignore[arg-type]
+    memory.loop_begins()
+    memory._cuda_begins()
+    assert allocator.asked == []  # after its first steps
+    agent.recorder.index = 0
+    memory._cuda_begins()
+    assert allocator.asked == ["all"]
 
 
 def test_with_it_the_start_and_the_first_steps_are_told_apart(allocator: Allocator, tmp_path: Path) -> None:
     memory, agent = memory_of(tmp_path)
-    memory._begin()
+    memory._cuda_begins()
     memory.loop_begins()
     for step in (1, 2, 3):
         memory.step_done(step)

@@ -1,8 +1,8 @@
 """Memory over a window of steps, and at the moment it runs out, as `records.memory.MemoryWindow`.
 
-On CUDA torch's allocator keeps its history from its beginning on: in any run until the loop's first steps are made, as
-most jobs that run out of memory do so there, and with `--memory` to the end. Elsewhere torch's operations are followed
-over a few steady steps, where nothing is compiled.
+On CUDA torch's allocator keeps its history, which costs it some microseconds an allocation: with `--memory` from its
+beginning to the end, in any other run over the loop's first steps, as most jobs that run out of memory do so there.
+Elsewhere torch's operations are followed over a few steady steps, where nothing is compiled.
 """
 
 import contextlib
@@ -65,20 +65,23 @@ class Memory:
         self._series: list[tuple[int, int, int, int]] = []
         self._every = 1
         self._left_to_tell = MOST_TOLD
+        self._cuda_begun = False
         self._on_record = self._untold = False
         """Whether the allocator's giving up is written; whether it did so once more since."""
 
     # from the beginning on
 
     def install(self) -> None:
-        """Have CUDA's allocator keep its history from its beginning on; not where a tune has processes take turns."""
+        """Learn when CUDA begins; not where a tune has processes take turns."""
         if torch.version.cuda is None or self.session.turns:
             return
         self.history.install()
         self._spare(when_cuda_begins, lambda: self._spare(self._cuda_begins))
 
     def _cuda_begins(self) -> None:
-        self._begin()
+        self._cuda_begun = True
+        if self.session.memory or (self.agent.begun and self.agent.recorder.index < FIRST_STEPS):
+            self._begin()
         observe_out_of_memory(lambda *of: self._spare(self._ran_out, *of))
 
     def _begin(self) -> None:
@@ -88,10 +91,15 @@ class Memory:
 
     def loop_begins(self) -> None:
         """The first event of the loop."""
-        if self.session.memory and self.history.on:
+        if self._cuda_begun:
             self._spare(self._first_steps)
 
     def _first_steps(self) -> None:
+        if not self.session.memory:
+            self._begin()
+            return
+        if not self.history.on:
+            return
         self.agent.folder().replace("memory-start.json", self._document("start", 0, 0))
         self._begin()
         self.looking, self.agent.timeline.watch = True, self.agent.profile
@@ -203,7 +211,9 @@ class Memory:
             device, source = "cpu", "operations"
         else:
             at = torch.cuda.current_device()
-            told, device, source = taken(at, self._since_ns, self._places), f"cuda:{at}", "allocator"
+            # Events of a history that has ended do not lead to what is there now.
+            since = self._since_ns if self.history.on else sys.maxsize
+            told, device, source = taken(at, since, self._places), f"cuda:{at}", "allocator"
             retries, mallocs = self._counts()
             free, total = torch.cuda.mem_get_info(at)
             told |= {"retries": retries - self._counted[0], "mallocs": mallocs - self._counted[1]}
