@@ -26,8 +26,9 @@ from hotlap.agent.guard import Guard
 from hotlap.agent.history import History
 from hotlap.agent.lines import Places
 from hotlap.agent.memory import Memory
+from hotlap.agent.module_calls import ModuleCalls
 from hotlap.agent.operations import Operations
-from hotlap.agent.owners import Owners, of_models, of_variables
+from hotlap.agent.owners import Owners, models_of, of_models, of_variables
 from hotlap.agent.torch_internals import RECORD_MEMORY
 from hotlap.agent.windows import ALLOC, FREE, Columns
 from hotlap.diagnose.diagnose import used
@@ -574,6 +575,30 @@ def test_where_it_ran_out(allocator: Allocator, tmp_path: Path) -> None:
     assert window.ran_out.frames[0][0] == __file__
 
 
+def test_calls_of_modules_are_seen_while_they_are_looked_at() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.ReLU()))
+    other, calls = torch.nn.Linear(2, 2), ModuleCalls()
+    with calls.watching([("", net)], operator.call):
+        net(other(torch.ones(1, 2)))
+        with pytest.raises(RuntimeError):
+            net(torch.ones(1, 3))
+    net(torch.ones(1, 2))
+    told = calls.document()
+    assert told["names"] == ["Sequential", "0", "1", "1.0"]
+    assert told["modules"] == [0, 1, -1, 2, 3, -1, -1, -1, 0, 1, -1, -1]  # ends also where it failed
+    assert told["times"] == sorted(told["times"])
+
+
+def test_names_of_several_models_begin_with_theirs() -> None:
+    def agent(*modules: Any) -> Any:
+        roots = {at: SimpleNamespace(module=lambda one=one: one) for at, one in enumerate(modules)}
+        return SimpleNamespace(script=SimpleNamespace(roots=roots))
+
+    one, two, linear = torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Sequential(), torch.nn.Linear(1, 1)
+    assert [name for name, _ in models_of(agent(one, one[0]))] == [""]
+    assert [name for name, _ in models_of(agent(one, two, linear))] == ["Sequential1.", "Sequential2.", "Linear."]
+
+
 # whole runs
 
 
@@ -602,7 +627,7 @@ def test_a_run_is_as_it_is_without(kind: str, runner: Runner) -> None:
     probed = [step.step for step in ran.steps if step.probe]
     assert 3 <= len(probed) <= 6
     names = {name for one in window.owners for name in (one.name, one.category)}
-    assert {"0.weight", "parameters"} <= names
+    assert {"Sequential1.0.weight" if kind == "gan" else "0.weight", "parameters"} <= names
     if kind not in {"leak", "graph", "attribute", "lbfgs"}:
         assert found.grown_bytes == 0.0 and found.stays == ()
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.memory.usage import usage
-from hotlap.records.memory import Blocks, Events, Mark, MemoryUsage, MemoryWindow, Owner, Segment
+from hotlap.records.memory import Blocks, Events, Mark, MemoryUsage, MemoryWindow, ModuleCalls, Owner, Segment
 
 from .windows import FILE, Recorded, steps
 
@@ -316,6 +316,20 @@ def test_modules_are_told_by_the_first_parts_of_names(given: tuple[str, ...], mo
 def test_modules_hold_what_goes_with_their_parameters() -> None:
     found = names("a.w", gradients="a.w", optimizer_state="exp_avg of b.w", held="x")
     assert found == [("a", 24), ("b", 16)]
+
+
+def test_what_a_module_s_call_allocates_is_in_it() -> None:
+    recorded = Recorded()
+    recorded.phase("forward")
+    for address in (1, 2, 3, 4):
+        recorded.alloc(address, 8 * address)
+    window = recorded.window()
+    inner = ModuleCalls(names=("Net", "body.0"), times=window.events.times[1:], modules=(0, 1, -1))
+    found = usage(msgspec.structs.replace(window, calls=inner)).modules
+    assert [(one.name, one.bytes) for one in found] == [("Net", 16 + 32), ("body.0", 24)]
+    assert {part.category for one in found for part in one.parts} == {"activations"}
+    broken = ModuleCalls(names=(), times=(5, 1), modules=(7, -1, -1, 3))
+    assert usage(msgspec.structs.replace(window, calls=broken)).modules == ()
 
 
 # damage

@@ -22,8 +22,9 @@ from .ended import ended, host_document, limit, phase_of
 from .guard import hook
 from .history import History, taken
 from .lines import Call, Places, calls
+from .module_calls import ModuleCalls
 from .operations import Operations
-from .owners import Owners, nodes_of, of_models, of_variables
+from .owners import Owners, models_of, nodes_of, of_models, of_variables
 from .process_tree import peak_rss, rss
 from .timeline import GAP
 from .torch_internals import dump_memory, observe_out_of_memory, when_cuda_begins
@@ -62,6 +63,7 @@ class Memory:
         self._owners = Owners()
         self._since_ns = 0
         self._counted: tuple[int, int] = (0, 0)
+        self._module_calls = ModuleCalls()
         self._series: list[tuple[int, int, int, int]] = []
         self._every = 1
         self._left_to_tell = MOST_TOLD
@@ -153,8 +155,12 @@ class Memory:
         self.phase(self.agent.timeline.stack[-1])
         first = self.agent.recorder.index + 1
         self.looking = True
+        self._module_calls = ModuleCalls()
+        inside: Any = contextlib.nullcontext()
+        if not self.agent.profile.no_ops():
+            inside = self._module_calls.watching(models_of(self.agent), self.agent.profile.tell)
         try:
-            with watching:
+            with watching, inside:
                 for _ in range(STEPS):
                     yield
                     self._mark(STEP_END)
@@ -163,7 +169,7 @@ class Memory:
                 if self.operations is None:
                     self._dump()
         finally:
-            self.looking, self.operations = False, None
+            self.looking, self.operations, self._module_calls = False, None, ModuleCalls()
 
     def _dump(self) -> None:
         target = f"{self.agent.folder().path}/{SNAPSHOT}"
@@ -226,6 +232,7 @@ class Memory:
             "steps": steps,
             "marks": self._marks,
             "owners": self._owners.rows,
+            "calls": self._module_calls.document(),
             **told,
         }
 

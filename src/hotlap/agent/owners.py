@@ -8,7 +8,7 @@ import contextlib
 import functools
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from inspect import CO_OPTIMIZED
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
@@ -39,17 +39,33 @@ LEAVES: Final = (str, bytes, int, float, bool, complex, type, ModuleType, Builti
 SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
 
 
+def models_of(agent: "Agent") -> list[tuple[str, Any]]:
+    """The outermost modules, the largest first, without parts of others that are called by themselves; with what their
+    parts' names begin with, where there are several."""
+    modules = [one for model in list(agent.script.roots.values()) if (one := model.module()) is not None]
+    found: list[Any] = []
+    inside: set[int] = set()
+    for module in sorted(modules, key=lambda one: -sum(1 for _ in one.modules())):
+        if id(module) not in inside:
+            found.append(module)
+            inside.update(map(id, module.modules()))
+    if len(found) < 2:
+        return [("", one) for one in found]
+    kinds = Counter(type(one).__name__ for one in found)
+    names = [type(one).__name__ for one in found]
+    numbered = (f"{name}{names[:at].count(name) + 1}" if kinds[name] > 1 else name for at, name in enumerate(names))
+    return [(f"{name}.", one) for name, one in zip(numbered, found, strict=True)]
+
+
 def of_models(agent: "Agent") -> Iterator[tuple[str, str, Any]]:
     """Category, name and tensor of parameters, gradients, buffers and optimizers' state."""
     names: dict[int, str] = {}
-    modules = [one for model in list(agent.script.roots.values()) if (one := model.module()) is not None]
-    # A part that is called by itself has shorter names for its parameters than the whole.
-    for module in sorted(modules, key=lambda one: -sum(1 for _ in one.parameters())):
+    for model, module in models_of(agent):
         for name, parameter in module.named_parameters():
-            names.setdefault(id(parameter), name)
-            yield from _parameter(name, parameter)
+            names.setdefault(id(parameter), f"{model}{name}")
+            yield from _parameter(names[id(parameter)], parameter)
         for name, buffer in module.named_buffers():
-            yield "buffers", name, buffer
+            yield "buffers", f"{model}{name}", buffer
     for optimizer in list(agent.steps.optimizers):
         for group in getattr(optimizer, "param_groups", ()):
             for at, parameter in enumerate(group.get("params", ())):

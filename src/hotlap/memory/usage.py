@@ -161,6 +161,7 @@ class Told:
         self.marks = sorted(window.marks, key=lambda one: one.time)
         self.mark_times = [one.time for one in self.marks]
         self.phases = _intervals([one.phase for one in self.marks], [one.step for one in self.marks])
+        self.open = _open(window)
         self.leaking: set[Frame | None] = set()
         """Lines that leave something behind in each step, once they are known."""
         self.owners: dict[int, list[Owner]] = defaultdict(list)
@@ -187,6 +188,14 @@ class Told:
     def last_owner(self, life: Life) -> Owner | None:
         """The object that held it after the last step."""
         return next((one for one in self.owners.get(life.address, ()) if one.time >= self.mark_times[-1]), None)
+
+    def module(self, life: Life) -> str | None:
+        """The innermost module that was being called when it was allocated; None of none, or before the window."""
+        if life.begun < 0 or not self.open:
+            return None
+        at = bisect_right(self.window.calls.times, self.times[life.begun]) - 1
+        number = self.open[at] if 0 <= at < len(self.open) else -1
+        return self.window.calls.names[number] if 0 <= number < len(self.window.calls.names) else None
 
     def largest_graph(self) -> tuple[str, ...]:
         """The variable whose graph, or graphs, are by far the largest after the last step: what no object holds is kept
@@ -259,6 +268,18 @@ class Told:
         return self._known[life.stack]
 
 
+def _open(window: MemoryWindow) -> list[int]:
+    """After each beginning or end of a call, the innermost module that is open."""
+    stack, found = [-1], []
+    for number in window.calls.modules:
+        if number >= 0:
+            stack.append(number)
+        elif len(stack) > 1:
+            stack.pop()
+        found.append(stack[-1])
+    return found
+
+
 def _intervals(phases: Sequence[str], steps: Sequence[int]) -> list[int]:
     """Equal numbers for marks between which only the same phase of the same step was open."""
     numbers = [0] if phases else []
@@ -299,7 +320,8 @@ def _holders(told: Told, alive: Iterable[Life]) -> Iterable[Holder]:
 
 
 def _modules(told: Told, alive: Iterable[Life]) -> Iterable[ModuleMemory]:
-    """Parameters and what goes with them by module: the first two parts of its name beyond what all names have."""
+    """Parameters and what goes with them, and what a module's call allocates, by module: the first two parts of its
+    name beyond what all names have."""
     sizes: dict[tuple[str, ...], Counter[Category]] = defaultdict(Counter)
     for life in alive:
         owner = told.owner(life)
@@ -307,6 +329,8 @@ def _modules(told: Told, alive: Iterable[Life]) -> Iterable[ModuleMemory]:
             # A parameter of no module stands by its own name.
             path = owner.name.rpartition(" of ")[2].split(".")
             sizes[tuple(path[:-1] or path)][owner.category] += life.bytes
+        elif (name := told.module(life)) is not None:
+            sizes[tuple(name.split("."))][told.category(life)] += life.bytes
     ends = zip(min(sizes, default=()), max(sizes, default=()), strict=False)
     common = len(list(takewhile(lambda two: two[0] == two[1], ends)))
     found: dict[str, Counter[Category]] = {}

@@ -108,6 +108,15 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
     nodes: Count = 0
 
 
+class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of a model's modules in the window, in order. names: of the modules, as the model has them. times: ns since
+    the epoch, at which a call begins or ends; modules: index into names, or -1 where the innermost open call ends."""
+
+    names: tuple[str, ...] = ()
+    times: Numbers = ()
+    modules: Numbers = ()
+
+
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The first time that memory ran out. asked_bytes: for what it did; None where that is not told. frames: the
     user's, the innermost first. phase: that was open, or `before the loop`. step: that was running, from 1; began: when
@@ -154,6 +163,7 @@ class MemoryWindow(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[Segment, ...] = ()
     marks: tuple[Mark, ...] = ()
     owners: tuple[Owner, ...] = ()
+    calls: ModuleCalls = ModuleCalls()
     left_out: Count = 0
     allocated_bytes: Count = 0
     reserved_bytes: Count = 0

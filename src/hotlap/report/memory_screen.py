@@ -44,10 +44,11 @@ def memory_block(usage: MemoryUsage, cwd: str, when: When = "steady") -> Iterato
         named = f", as {', '.join(line.names)}" if line.names else ""
         inside = f", inside of it {installed_text(line.inside)}" if line.inside else ""
         yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}{inside}")
-    if 1 < len(usage.modules) <= MOST_LINES:
-        yield Text("modules, with gradients and optimizer state", "bold")
-        for module in usage.modules:
-            yield plain(f"{size_text(module.bytes):>9}  {module.name}")
+    if len(usage.modules) > 1:
+        yield Text("modules", "bold")
+    for module in usage.modules[: MOST_LINES if len(usage.modules) > 1 else 0]:
+        largest = ", ".join(f"{part.category} {size_text(part.bytes)}" for part in module.parts[:2])
+        yield plain(f"{size_text(module.bytes):>9}  {module.name}{f': {largest}' if largest else ''}")
     holders = [one for one in usage.holders if one.bytes >= LEAST * usage.peak_bytes]
     if holders:
         yield Text("variables that hold some of it", "bold")
