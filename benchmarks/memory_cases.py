@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/memory_cases.py --keep /tmp/cases --out benchmarks/results/memory-cases-cpu.json
     python benchmarks/memory_cases.py --judge /tmp/cases     runs that were kept, judged again by the rules of now
 
-Of each script in `unseen/memory/` (its header tells what was planted) `memory_cases.toml` says what is right: the
+Of each script in `memory_cases/` (its header tells what was planted) `memory_cases.toml` says what is right: the
 finding, its line, what holds the memory, a word of the advice. Of healthy ones no finding of memory may be told.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.records.diagnosis import OF_MEMORY, Finding
 
-SCRIPTS = Path(__file__).parent / "unseen" / "memory"
+SCRIPTS = Path(__file__).with_name("memory_cases")
 CASES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 LIMIT_S = 400
 
