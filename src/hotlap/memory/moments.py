@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 
 from hotlap.records.fit import Moments
-from hotlap.records.memory import ACTIONS, MemoryWindow
+from hotlap.records.memory import STEP_END, MemoryWindow
+
+from .usage import ALLOC, FREE
 
 PARTS: Final = 16
 """Of a phase."""
-ALLOC, FREE = ACTIONS.index("alloc"), ACTIONS.index("free")
-STEP_END: Final = "step end"
 
 
 def moments(window: MemoryWindow) -> dict[str, Moments]:

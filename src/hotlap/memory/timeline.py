@@ -9,7 +9,7 @@ import msgspec
 
 from hotlap.records.memory import STEP_END, Category, Mark, MemoryTimeline, MemoryWindow
 
-from .usage import Told, lives_of
+from .usage import told_of
 
 POINTS: Final = 800
 """At most, two of each stretch of events."""
@@ -23,8 +23,8 @@ Point = tuple[int, Counter[Category]]
 
 def timeline(window: MemoryWindow) -> MemoryTimeline | None:
     """Of a window; None where nothing is told of when."""
-    lives, _ = lives_of(window)
-    told, changes = Told(window), defaultdict[int, list[tuple[Category, int]]](list)
+    told, lives, *_ = told_of(window)
+    changes = defaultdict[int, list[tuple[Category, int]]](list)
     for life in lives:
         category = told.category(life)
         changes[life.begun].append((category, life.bytes))

@@ -73,12 +73,9 @@ class Life(NamedTuple):
 
 def usage(window: MemoryWindow) -> MemoryUsage:
     """Of a window. Numbers in it that make no sense are passed over."""
-    lives, totals = lives_of(window)
+    told, lives, totals, stays = told_of(window)
     peak = totals.index(max(totals)) if window.ran_out is None else len(totals) - 1
     peak_bytes = totals[peak]
-    told = Told(window)
-    stays = tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes))
-    told.leaking = {one.where for one in stays}
     alive = [one for one in lives if one.begun < peak and (one.ended is None or one.ended >= peak)]
     sizes: dict[Category, int] = defaultdict(int)
     lines: dict[tuple[tuple[Frame, Frame | None], Category], list[Life]] = defaultdict(list)
@@ -113,6 +110,16 @@ def usage(window: MemoryWindow) -> MemoryUsage:
         total_bytes=window.total_bytes,
         used_bytes=window.used_bytes,
     )
+
+
+def told_of(window: MemoryWindow) -> "tuple[Told, list[Life], list[int], tuple[Stays, ...]]":
+    """What a window tells: of its allocations, these, what was allocated before each event and after the last one
+    (bytes), and what its steps leave behind, the most first."""
+    lives, totals = lives_of(window)
+    told = Told(window)
+    stays = tuple(sorted(_stays(told, lives), key=lambda one: -one.bytes))
+    told.leaking = {one.where for one in stays}
+    return told, lives, totals, stays
 
 
 def lives_of(window: MemoryWindow) -> tuple[list[Life], list[int]]:
