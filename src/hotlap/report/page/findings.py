@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from ...records.diagnosis import Finding, Place
+from ...records.diagnosis import OF_MEMORY, Finding, Place
 from ...records.page import Page, Snippet
 from ..console import place_text
 from ..trace_screen import gains
@@ -47,6 +47,7 @@ def _shown(finding: Finding, lines: dict[tuple[object, ...], Snippet], cwd: str)
     snippet = lines.get(_key(finding.where)) if finding.where else None
     return {
         "finding": finding,
+        "of_memory": finding.id in OF_MEMORY,
         "where": place_text(finding.where, cwd),
         "snippet": snippet,
         "at_most": 1 / (1 - finding.share) if finding.bound in HIDES and 0 < finding.share < 1 else None,
