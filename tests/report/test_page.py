@@ -303,6 +303,13 @@ def test_only_waits_are_said_to_go_away_whole(bound: Bound, at_most: float | Non
     assert shown is not None and shown["groups"][0][1][0]["at_most"] == at_most
 
 
+def test_what_takes_memory_is_no_share_of_the_step() -> None:
+    leak = Finding(id="memory-grows", bound="memory", share=0.0, title="each step leaves 2 MiB behind")
+    found = msgspec.structs.replace(DIAGNOSIS, findings=(leak,))
+    told = parsed(msgspec.structs.replace(RUN_PAGE, diagnosis=found)).texts["findings"]
+    assert "of the step" not in told and "It takes memory" in told
+
+
 def test_terms_have_their_meaning_at_hand() -> None:
     assert 'tabindex="0"' in term("launch") and TERMS["launch"] in str(term("launch"))
     assert term("<i>") == "<i>"  # escaped by the template, as any text
