@@ -563,6 +563,13 @@ def test_with_it_the_start_and_the_first_steps_are_told_apart(allocator: Allocat
     assert agent.timeline.watch is None and not memory.looking
 
 
+def test_a_process_without_a_loop_leaves_nothing(tmp_path: Path) -> None:
+    memory, agent = memory_of(tmp_path)
+    agent.begun = False  # as a launcher of ranks
+    memory.finish()
+    assert agent.files == {}
+
+
 def test_where_it_ran_out(allocator: Allocator, tmp_path: Path) -> None:
     memory, agent = memory_of(tmp_path)
     memory._begin()

@@ -317,8 +317,8 @@ class Memory:
             self._spare(self._ended)
 
     def finish(self) -> None:
-        """The last of it."""
-        if self.session.memory:
+        """The last of it. A launcher of ranks has none."""
+        if self.session.memory and self.agent.begun:
             names = ("steps", "allocated", "reserved", "resident")
             told = dict(zip(names, columns(self._series, 4), strict=True))
             self.agent.folder().replace("memory-steps.json", {**told, "note": self.note})

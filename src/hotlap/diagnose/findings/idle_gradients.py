@@ -11,8 +11,11 @@ LEAST = 0.05
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share 0: it costs memory. Where gradients add up over several backwards, they are needed."""
+    """Share 0: it costs memory. Where gradients add up over several backwards they are needed, and where ranks exchange
+    them they may lie in its buffers, which stay."""
     usage, facts = measured.usage, measured.facts
+    if facts is not None and facts.world > 1:
+        return None
     if usage is None or measured.micro is not None or usage.phase not in {FORWARD, BACKWARD}:
         return None
     if usage.idle_gradients_bytes < LEAST * usage.peak_bytes:
