@@ -582,6 +582,34 @@ def test_where_it_ran_out(allocator: Allocator, tmp_path: Path) -> None:
     assert window.ran_out.frames[0][0] == __file__
 
 
+class Wrapper(torch.Tensor):
+    """Holds another, as quantized weights do; torch asks it for each operation."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> "Wrapper":
+        made: Wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return cls(func(*(one.inner if isinstance(one, cls) else one for one in args)))
+
+
+def test_tensors_without_memory_of_their_own_are_passed_over() -> None:
+    def tensors() -> list[torch.Tensor]:
+        ones = torch.ones(4, 4)
+        return [ones.to_sparse(), Wrapper(ones) + 1, torch.ones(3, device="meta"), torch.empty(0)]
+
+    owners, operations = Owners(), Operations(operator.call, Columns())
+    with operations.watching(tensors()):
+        for one in tensors():
+            owners.add("held", "x", one)
+    assert owners.rows == [] and operations.columns.events
+
+
 def test_calls_of_modules_are_seen_while_they_are_looked_at() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.ReLU()))
     other, calls = torch.nn.Linear(2, 2), ModuleCalls()

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from .lines import OpWatch, caller_of_op, calls
-from .torch_internals import current_node, has_storage, next_sequence_number, sequence_number, storage, tree_leaves
+from .torch_internals import current_node, memory_of, next_sequence_number, sequence_number, storage, tree_leaves
 from .windows import ALLOC, FREE, Columns
 
 MOST_NODES: Final = 200_000
@@ -72,12 +72,10 @@ class Operations(OpWatch):
                 self._follow(one, self._stack if new else -1, new)
 
     def _follow(self, tensor: Any, stack: int, new: bool) -> None:
-        if not has_storage(tensor) or tensor.is_meta:
+        found = memory_of(tensor)
+        if found is None or (key := storage(tensor)) in self.live:
             return
-        key, kept = storage(tensor), tensor.untyped_storage()
-        if key in self.live:
-            return
-        address, size = kept.data_ptr(), kept.nbytes()
+        kept, address, size = found
         self.live[key] = weakref.ref(kept, functools.partial(self._gone, key)), address, size, stack
         if new and size:
             self.columns.event(ALLOC, address, size, time.time_ns(), stack)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .lines import Places
-from .torch_internals import OWN, has_storage, local_part, storage
+from .torch_internals import OWN, local_part, memory_of, storage
 
 if TYPE_CHECKING:
     from .interface import Agent
@@ -186,10 +186,9 @@ class Owners:
         if len(self.rows) >= MOST_OWNERS:
             return
         tensor = local_part(tensor)
-        if not has_storage(tensor) or tensor.is_meta:
+        if (found := memory_of(tensor)) is None:
             return
-        kept = tensor.untyped_storage()
-        address, size = kept.data_ptr(), kept.nbytes()
+        _, address, size = found
         if size and (address, storage(tensor), category) not in self._known:
             self._known.add((address, storage(tensor), category))
             self.rows.append([address, size, category, name, time.time_ns(), nodes])

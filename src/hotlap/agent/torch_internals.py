@@ -88,6 +88,17 @@ def local_part(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def memory_of(tensor: Any) -> tuple[Any, int, int] | None:
+    """Its storage, with address and bytes. None without memory of its own: sparse, on meta, or a wrapper of others."""
+    if not has_storage(tensor) or tensor.is_meta:
+        return None
+    found = tensor.untyped_storage()
+    try:
+        return found, found.data_ptr(), found.nbytes()
+    except RuntimeError:  # a subclass that holds others has a storage that may not be asked
+        return None
+
+
 def is_dense(tensor: Any) -> bool:
     """The one guard before a tensor's numbers, strides or storage are asked for: whether they are all in its storage.
     They are not where it is sparse, nested, quantized or meta, or stands for another inside of `torch.func`."""
