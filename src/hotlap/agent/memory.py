@@ -102,6 +102,7 @@ class Memory:
             return
         if not self.history.on:
             return
+        self._own(last=True)
         self.agent.folder().replace("memory-start.json", self._document("start", 0, 0))
         self._begin()
         self.looking, self.agent.timeline.watch = True, self.agent.profile
@@ -201,9 +202,11 @@ class Memory:
         for name, tensor in of_variables(frame, self._places):
             if device and tensor.device.type != device:
                 continue
-            graph = isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None
+            graph = tensor.grad_fn is not None
             nodes = nodes_of(tensor) if graph and graphs else 0
-            self._owners.add("outputs" if graph else "held", name, tensor, nodes)
+            # Of models that nobody has called yet, or that others train, as a target.
+            otherwise = "parameters" if isinstance(tensor, torch.nn.Parameter) else "held"
+            self._owners.add("outputs" if graph else otherwise, name, tensor, nodes)
 
     def _document(self, when: str, first: int, steps: int) -> dict[str, Any]:
         if self.operations is not None:
