@@ -78,7 +78,8 @@ def tensors_of(loader: LoaderFacts) -> str:
 
 def _in_processes(measured: Measured, loader: LoaderFacts) -> str:
     if _full(measured) or (measured.cpu and loader.workers > measured.cpu.usable):
-        return "make each batch cheaper, as no core is free for more workers"
+        cheaper = "make each batch cheaper, as no core is free for more workers"
+        return f"{cheaper}; or none (`num_workers=0`), which saves handing batches over" if _ready(loader) else cheaper
     return f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
 
 
