@@ -108,6 +108,22 @@ def through_memory() -> None:
         x.copy_(one(x).detach())
 
 
+def recurrent() -> None:
+    state = None
+    for at in range(4):
+        _, state = RECURRENT(X[at][None, None], state)
+    assert state is not None
+    state.sum().backward()
+
+
+RECURRENT = nn.GRU(8, 8, num_layers=2, bidirectional=True)
+
+
+def test_the_products_of_a_recurrent_net_are_not_the_users_to_join() -> None:
+    """Those with the states of all layers and directions need none of each other's results, within a time step."""
+    assert times_of(recurrent) == {}
+
+
 def test_products_without_weights_do_not_count() -> None:
     lines = Lines(operator.call)
     with lines.watching(ops=True):

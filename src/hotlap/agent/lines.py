@@ -51,6 +51,7 @@ BETWEEN: Final = frozenset(AGENT + name for name in _SEES)
 LEFT_OUT: Final = ("profiler::", "aten::detach")
 """Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what
 it keeps by an op."""
+RECURRENT_CODES: Final = frozenset(one.forward.__code__ for one in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU))
 LOSS: Final = "aten::nll_loss_forward"
 """Of scores, targets, weights, a reduction and the number of a target that is left out."""
 MOST_TARGETS = MOST_AUTOCASTS = 100
@@ -370,7 +371,8 @@ class Lines(OpWatch):
             return
         self.ops.append((name, *place))
         if storage_reference is not None and len(self.ops) <= NUMBERED and call is not None:
-            self._doing = self._repeats.begin(call, caller.f_code.co_filename.startswith(TORCH))
+            code = caller.f_code
+            self._doing = self._repeats.begin(call, code.co_filename.startswith(TORCH), code in RECURRENT_CODES)
         self._repeats.dead.unknown |= len(self.ops) > NUMBERED or schema is None
         if call is not None and (at := call.factors) is not None:
             rows, columns = args[at : at + 2]
