@@ -118,7 +118,7 @@ def test_a_thread_stands_where_it_sleeps_and_not_where_it_computes() -> None:
 def test_hotlaps_own_work_is_nobodys_line() -> None:
     samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
     agent = Path(sys.modules[Samples.__module__].__file__ or "").parent
-    source = "def spin(done):\n    while not done():\n        pass\n"
+    source = "def spin(done):\n    while not done():\n        sum(range(10_000))\n"
     namespace: dict[str, Any] = {}
     exec(compile(source, str(agent / "core.py"), "exec"), namespace)
     with samples.watching():
