@@ -1,6 +1,6 @@
 """The most memory at each moment of a step, on windows made by hand."""
 
-from hotlap.memory.moments import PARTS, moments, most, series
+from hotlap.memory.moments import PARTS, moments, most, series, varies
 from hotlap.memory.usage import usage
 from hotlap.records.fit import Moments
 from hotlap.records.memory import Blocks, Events, Mark, MemoryWindow
@@ -44,6 +44,8 @@ def test_steps_of_a_window_share_their_moments() -> None:
     bigger = [(action, address, 2 * size) for action, address, size in STEP]
     once, twice = moments(window(*STEP, marks=marks[:3])), moments(window(*STEP, *bigger, marks=marks))
     assert most(twice) == most(once) + 100
+    assert varies(window(*STEP, *bigger, marks=marks)) == 100 / most(twice)
+    assert varies(window(*STEP, marks=marks[:3])) == varies(window(*STEP, marks=())) == 0.0  # of one step, of none
     assert twice["forward"].allocations == once["forward"].allocations == 10
     later = (*marks[:4], Mark(31, "backward", 1), marks[5])
     longer = moments(window(*STEP, *bigger, marks=later))

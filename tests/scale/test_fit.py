@@ -55,6 +55,16 @@ def test_three_runs_are_enough_for_a_line() -> None:
     assert tried(searched(request(measured=(4, 6)), line)) == [4, 6]
 
 
+def test_steps_that_differ_widen_what_is_predicted() -> None:
+    alike = searched(request(), line)
+    differ = Known(**vars(alike) | {"runs": [msgspec.structs.replace(one, varies=0.2) for one in alike.runs]})
+    found = fit_of(differ, request(values=(64,)), made_runs.ENVIRONMENT, "", 1.0)
+    near, far = alike.peaks().at(64), differ.peaks().at(64)
+    assert near is not None and near.high is not None and far is not None and far.high is not None
+    assert far.high >= line(64) * 1.2 > near.high and far.low <= line(64) * 0.8 < near.low
+    assert any("differ by 20%" in note for note in found.notes)
+
+
 def test_another_run_is_made_where_three_do_not_settle_it_or_much_larger_ones_are_asked_for() -> None:
     assert tried(searched(request(values=(512,)), line)) == [16, 32, 8, 128]
     assert tried(searched(request(values=(128,)), lambda value: GIB * max(3.0, 1 + 0.1 * value))) == [

@@ -426,6 +426,16 @@ def test_a_machine_that_becomes_slower_for_all_hides_no_gain(since: float, tmp_p
     assert all("slower" not in one.why for name, one in found.dropped.items() if name != "d"), "d is"
 
 
+def test_a_start_on_a_machine_that_became_slower_is_not_called_slower(tmp_path: Path) -> None:
+    """It was told as 0.04x, beside a pace of the bare command from before other work took the cores."""
+    one, machine = made(
+        tmp_path / "m", [starter("s")], factors(s=0.9), cores=2,
+        luck=lambda side, uses: 5.0 if any("s" in levers for _, levers in machine.log) else 1.0,
+    )  # fmt: skip
+    dropped = run(one, machine).dropped["s"]
+    assert dropped.ratio is None and dropped.why.endswith("without it by now: other work has the cores")
+
+
 def test_what_a_proof_leaves_of_its_time_is_used(tune: Tune) -> None:
     """For what there was no time to try beside the time that the proof might have taken."""
     levers = [*SEVERAL, compiler(costs_s=10.0)]

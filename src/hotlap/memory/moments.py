@@ -10,27 +10,34 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from hotlap.records.fit import Moments
 from hotlap.records.memory import STEP_END, MemoryWindow
 
 from .usage import ALLOC, FREE
 
+IntArray = npt.NDArray[np.int64]
 PARTS: Final = 16
 """Of a phase."""
 
 
+def varies(window: MemoryWindow) -> float:
+    """By what share of the largest the peaks of the window's steps differ, as where lengths do; 0 where not known."""
+    level, times = _levels(window)
+    ends = [mark.time for mark in window.marks if mark.phase == STEP_END]
+    step = np.searchsorted(ends, times, side="left")
+    peaks = [int(level[step == number].max()) for number in range(len(ends)) if (step == number).any()]
+    return (max(peaks) - min(peaks)) / max(peaks) if len(peaks) > 1 and max(peaks) > 0 else 0.0
+
+
 def moments(window: MemoryWindow) -> dict[str, Moments]:
     """By phase of a step (`backward`, `other 2`), the most of the window's steps; empty where it does not tell."""
-    events, marks = window.events, sorted(window.marks, key=lambda mark: mark.time)
-    count = min(map(len, (events.actions, events.bytes, events.times)))
-    if not count or not marks or window.left_out:
+    marks = sorted(window.marks, key=lambda mark: mark.time)
+    level, event_times = _levels(window)
+    if not len(level) or not marks or window.left_out:
         return {}
-    actions = np.array(events.actions[:count])
-    change = np.where(actions == ALLOC, 1, np.where(actions == FREE, -1, 0)) * np.array(events.bytes[:count], np.int64)
-    rounding = max(0, sum(window.blocks.rounded) - sum(window.blocks.bytes)) if window.blocks.rounded else 0
-    level = sum(window.blocks.bytes) + rounding - change.sum() + np.cumsum(change)
-    at = np.searchsorted([mark.time for mark in marks], events.times[:count], side="right") - 1
+    at = np.searchsorted([mark.time for mark in marks], event_times, side="right") - 1
     # a phase goes on over marks of the same name
     begins = [number for number, mark in enumerate(marks) if not number or mark.phase != marks[number - 1].phase]
     stretch = np.searchsorted(begins, at, side="right") - 1
@@ -46,6 +53,17 @@ def moments(window: MemoryWindow) -> dict[str, Moments]:
         if sizes and min(sizes) >= 0:
             found[name] = _both(found.get(name), Moments(len(inside), tuple(sizes)))
     return found
+
+
+def _levels(window: MemoryWindow) -> tuple[IntArray, IntArray]:
+    """What is allocated after each event, bytes, and when that happened, ns."""
+    events = window.events
+    count = min(map(len, (events.actions, events.bytes, events.times)))
+    actions = np.array(events.actions[:count])
+    change = np.where(actions == ALLOC, 1, np.where(actions == FREE, -1, 0)) * np.array(events.bytes[:count], np.int64)
+    rounding = max(0, sum(window.blocks.rounded) - sum(window.blocks.bytes)) if window.blocks.rounded else 0
+    level = sum(window.blocks.bytes) + rounding - change.sum() + np.cumsum(change)
+    return level, np.array(events.times[:count], np.int64)
 
 
 def most(found: Mapping[str, Moments]) -> int:

@@ -25,6 +25,10 @@ LEAST: Final = 3
 """Points from which a model is tested by one that it has not seen."""
 FARTHEST: Final = 16
 """Times the largest value that was measured. Beyond, nothing but `at least` is said."""
+OF_RISE: Final = 0.25
+"""Of what the last point rose by, that a model may miss there."""
+ROUNDING: Final = 1e-9
+"""Of floating-point numbers, as a share: far less than a byte of what is predicted matters."""
 SIMPLER: Final = 4.0
 """A model with more coefficients has to miss by so many times less."""
 
@@ -113,7 +117,8 @@ class Curve:
         if self._convex and before:
             left, right = before[-2:], after[:2]
             beside = [_polynomial(pair, 1)(value) for pair in (left, right) if len(pair) == 2]
-            return Range(low=max(low, *beside) if beside else low, high=_polynomial((before[-1], after[0]), 1)(value))
+            under, over = max([low, *beside]), _polynomial((before[-1], after[0]), 1)(value)
+            return Range(low=min(under, over), high=max(under, over))  # slopes may fall a little, by noise
         return Range(low=min(low, high), high=max(low, high))
 
     @cached_property
@@ -183,7 +188,7 @@ class Curve:
             return None, None
         most = FARTHEST * self.last
         sure = _most(lambda value: _within_limit(self._range(value).high, limit), most)
-        possible = _most(lambda value: self._range(value).low <= limit, most)
+        possible = _most(lambda value: self._range(value).low <= limit * (1 + ROUNDING), most)
         return (sure or self._sure(limit)), None if possible == most else possible
 
     def _range(self, value: int) -> Range:
@@ -288,8 +293,11 @@ def _model_of(points: Sequence[tuple[int, float]], noise: Noise) -> _Model | Non
     models = [_polynomial(seen[first:], degree) for _, degree, first in tries]
     missed = [abs(model(last[0]) - last[1]) / last[1] if last[1] else math.inf for model in models]
     best = max(noise.floor, SIMPLER * min(missed))
+    # What was flat, and begins to rise at the last point, was not predicted by being near it.
+    rise = abs(last[1] - seen[-1][1]) / last[1] if last[1] else 0.0
+    most = min(noise.miss, max(noise.floor, OF_RISE * rise)) if rise > noise.flat else noise.miss
     for (shape, degree, first), miss in zip(tries, missed, strict=True):
-        if miss <= min(best, noise.miss):
+        if miss <= min(best, most):
             share = max(noise.floor, miss)
             off = _growing(share * last[1], [x for x, _ in seen[-degree - 1 :]], last[0])
             return _Model(shape, _polynomial(points[first:], degree), off, share, points[first][0] if first else 0)

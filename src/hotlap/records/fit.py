@@ -40,7 +40,8 @@ class FitRun(msgspec.Struct, frozen=True, kw_only=True):
     value: of the option. outcome: `measured`; `memory`, it ran out; else why it was not measured, as why says. folder:
     of the run. peak_bytes: the most in tensors; reserved_bytes: the most that torch's CUDA allocator had of the device,
     or on a CPU that was resident of the process; both of the rank with the most. step_ms: of a typical step. moments:
-    by phase of a steady step; empty where not known. unusual: why the peak may not be a training step's, so that it is
+    by phase of a steady step; empty where not known. varies: share of the peak by which those of the steps that were
+    looked at differ. unusual: why the peak may not be a training step's, so that it is
     left out of what is predicted. wall_s: seconds that the run took.
     """
 
@@ -52,6 +53,7 @@ class FitRun(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: Count | None = None
     step_ms: float | None = None
     moments: dict[str, Moments] = {}
+    varies: float = 0.0
     unusual: str = ""
     wall_s: float = 0.0
 

@@ -16,13 +16,14 @@ from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import adopt_orphans
-from hotlap.memory.moments import moments, most
+from hotlap.memory.moments import moments, most, varies
 from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Above, Curve, Highest
 from hotlap.memory.usage import usage
 from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
 from hotlap.records.files import new_folder, write_record
 from hotlap.records.fit import FIT_FILE, Fit, FitCard, FitRun, FitValue, Moments, Range, Verdict
+from hotlap.records.memory import MemoryWindow
 from hotlap.records.run import Environment, Facts
 from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.runs.plan import RunPlan
@@ -45,6 +46,8 @@ NEAR: Final = 8
 """Times the largest value that was measured: a prediction farther away is worth a run more."""
 MANY_ROWS: Final = 2
 """Times the rows of a typical step."""
+NOTABLE: Final = 0.02
+"""Of the peak, by which those of the steps of one run differ, from which that is told."""
 MARGIN: Final = 1.5
 """On the seconds that the longest run took, when another is planned."""
 LEAST_TIMEOUT_S: Final = 60.0
@@ -104,7 +107,10 @@ class Known:
     def peaks(self) -> Curve:
         """Of bytes in tensors."""
         measured = {one.value: float(one.peak_bytes or 0) for one in self.usual}
-        return Highest(measured, PEAK, moments={one.value: one.moments for one in self.usual if one.moments})
+        # Which steps are looked at is chance: a model can be no nearer than these are to each other.
+        varies = max((one.varies for one in self.usual), default=0.0)
+        noise = PEAK._replace(miss=max(PEAK.miss, varies), floor=max(PEAK.floor, varies))
+        return Highest(measured, noise, moments={one.value: one.moments for one in self.usual if one.moments})
 
     def reserved(self) -> Curve:
         """Of bytes that the allocator, or the process, reserved."""
@@ -204,6 +210,7 @@ class _Search:
             reserved_bytes=reserved,
             step_ms=told.get("step_ms"),
             moments=moments_of(run),
+            varies=max((varies(window) for window in windows_of(run)), default=0.0),
             unusual=unusual(run) if peak is not None else "",
             wall_s=time.monotonic() - begun,
         )
@@ -261,8 +268,12 @@ def _rank_peak(rank: RankFolder, facts: Facts) -> tuple[int | None, int | None]:
 
 def moments_of(run: RunFolder) -> dict[str, Moments]:
     """The most bytes at each moment of a steady step, of the rank with the most. Raises RecordError."""
-    windows = [window for rank in run.observed if (window := rank.memory("steady")) is not None]
-    return max(map(moments, windows), key=most, default={})
+    return max(map(moments, windows_of(run)), key=most, default={})
+
+
+def windows_of(run: RunFolder) -> list[MemoryWindow]:
+    """Of the ranks, the steady steps. Raises RecordError."""
+    return [window for rank in run.observed if (window := rank.memory("steady")) is not None]
 
 
 def unusual(run: RunFolder) -> str:
@@ -412,6 +423,11 @@ def _notes(known: Known, request: FitRequest) -> list[str]:
         for one in known.measured
         if one not in known.usual
     ]
+    differ = max((one.varies for one in known.usual), default=0.0)
+    if differ >= NOTABLE:
+        notes.append(
+            f"peaks of steps differ by {differ:.0%} in one run, as where lengths do: a step with longer ones takes more"
+        )
     if known.device != "cuda":
         notes.append(
             "of a run on the CPU: the results of operations. What a GPU's kernels take as workspace is not in it, nor "

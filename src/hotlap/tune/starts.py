@@ -16,18 +16,20 @@ from hotlap.records.tune import How, Open, Worth
 
 from .candidates import Candidate
 from .objective import peak_bytes
-from .state import PROMISING, State, use_text, value_text, worth_text
+from .state import PROMISING, TOO_SLOW, State, use_text, value_text, worth_text
 
 ROUNDS: Final = (12, 40)
 """Of turns, at most; more of what promises a gain, where so many do not tell."""
 MOST_S: Final = 40.0
 MOST_SHARE: Final = 0.08
 """Of the budget: turns of one lever take no longer, unless they are fewer by then than an interval needs."""
+SLOWER: Final = "slower"
+NOW_S: Final = 10.0
+"""Seconds for a turn that tells the pace by now."""
 MOST_VARIANTS: Final = 4
 MOST_FAILURES: Final = 2
 ALIKE: Final = 1.1
 """Times as many rows a step as the best set's that a side may have."""
-SLOWER: Final = "slower"
 
 
 def try_start(
@@ -122,6 +124,7 @@ def _measured(
     the only one, or the one at which the error points; none where it points at none."""
     purpose, trying = f"try {names(uses)}", state.trying(uses, spare=len(uses) > 1)
     how: How = "turns"
+    incumbent: Side | None = None
     if state.sequential:
         how = "one after another"
         before = state.reference.measured if not state.best.levers else state.run("incumbent", state.best.levers)
@@ -139,7 +142,7 @@ def _measured(
         if not ratio.ratio and side.measured.ended in {"", BY_ITSELF} and side.measured.step_ms:  # no turn is left
             how = "one after another"
             ratio = Ratio((incumbent.measured.step_ms or math.nan) / side.measured.step_ms, None)
-    if failed := _failed(state, side, ratio):
+    if failed := _failed(state, side, ratio, incumbent):
         if blamed := uses[0] if len(uses) == 1 else state.blamed(failed[0], uses):
             state.refuse(blamed, *failed, trial=side.measured)
         else:
@@ -156,18 +159,27 @@ def _measured(
     return side, worth
 
 
-def _failed(state: State, side: Side, ratio: Ratio) -> tuple[str, Worth | None] | None:
-    """Why a side says nothing of its levers, with what it was worth where that is known; None where it does."""
+def _failed(state: State, side: Side, ratio: Ratio, incumbent: Side | None) -> tuple[str, Worth | None] | None:
+    """Why a side says nothing of its levers, with what it was worth where that is known; None where it does.
+    incumbent: what it was to take turns with, if it was."""
     trial = side.measured
     if trial.outcome == "too slow":
-        usual = state.reference.measured.step_ms or math.nan
-        return SLOWER, Worth(ratio=usual / (trial.step_ms or math.inf))
+        usual, now = _now_ms(state, incumbent or state.reference), trial.step_ms or math.inf
+        if now > TOO_SLOW * usual:
+            return SLOWER, Worth(ratio=usual / now)
+        return f"a step took {ms(now)} as it started, and {ms(usual)} without it by now: other work has the cores", None
     if trial.outcome != "measured":
         return f"{trial.outcome}: {trial.why}", None
     if not ratio.ratio:
         return trial.ended or "it ended before its first turn", None
     why = other_work(state, trial.rows, side.requested)
     return (why, None) if why else None
+
+
+def _now_ms(state: State, side: Side) -> float:
+    """A step of a side by now: the machine may not be what it was when it started."""
+    rounds = state.take_turns([side], 1, NOW_S) if side.alive else []
+    return next(iter(rounds[0].values())) if rounds else side.measured.step_ms or math.nan
 
 
 def beside(state: State, before: Side, after: Side) -> Ratio:
