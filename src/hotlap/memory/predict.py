@@ -201,9 +201,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Highest(Curve):
-    """The largest of several quantities, as the peak is of the moments of a step. moments: of each value."""
+    """The largest of several quantities, as the peak is of the moments of a step. moments: of each value. varies: share
+    by which that of one step and of another differ, so that chance decides which is measured."""
 
     moments: Mapping[int, Mapping[str, Moments]] = field(default_factory=dict)
+    varies: float = 0.0
 
     @cached_property
     def _curves(self) -> Sequence[Curve]:
@@ -227,6 +229,13 @@ class Highest(Curve):
 
     def at(self, value: int) -> Range | None:
         """As of `Curve`, by the moments where they tell more."""
+        found = self._at(value)
+        if found is None or value in self.measured or not self.varies:
+            return found
+        high = None if found.high is None else found.high * (1 + self.varies)
+        return Range(low=found.low * (1 - self.varies), likely=found.likely, high=high)
+
+    def _at(self, value: int) -> Range | None:
         curves = self._curves
         if value in self.measured or value < self.last or not curves or self.shape in ("flat", "falling"):
             return super().at(value)

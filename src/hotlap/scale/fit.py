@@ -104,13 +104,17 @@ class Known:
         """The smallest value with which memory ran out."""
         return min((one.value for one in self.runs if one.outcome == "memory"), default=None)
 
+    @property
+    def varies(self) -> float:
+        """Share of the peak by which those of steps of one run differ, at most."""
+        return max((one.varies for one in self.usual), default=0.0)
+
     def peaks(self) -> Curve:
         """Of bytes in tensors."""
         measured = {one.value: float(one.peak_bytes or 0) for one in self.usual}
-        # Which steps are looked at is chance: a model can be no nearer than these are to each other.
-        varies = max((one.varies for one in self.usual), default=0.0)
-        noise = PEAK._replace(miss=max(PEAK.miss, varies), floor=max(PEAK.floor, varies))
-        return Highest(measured, noise, moments={one.value: one.moments for one in self.usual if one.moments})
+        told = {one.value: one.moments for one in self.usual if one.moments}
+        noise = PEAK._replace(miss=max(PEAK.miss, self.varies))
+        return Highest(measured, noise, moments=told, varies=self.varies)
 
     def reserved(self) -> Curve:
         """Of bytes that the allocator, or the process, reserved."""
@@ -423,10 +427,9 @@ def _notes(known: Known, request: FitRequest) -> list[str]:
         for one in known.measured
         if one not in known.usual
     ]
-    differ = max((one.varies for one in known.usual), default=0.0)
-    if differ >= NOTABLE:
+    if known.varies >= NOTABLE:
         notes.append(
-            f"peaks of steps differ by {differ:.0%} in one run, as where lengths do: a step with longer ones takes more"
+            f"peaks of steps differ by {known.varies:.0%} in one run, as where lengths do: longer ones take more"
         )
     if known.device != "cuda":
         notes.append(
