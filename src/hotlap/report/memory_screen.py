@@ -1,6 +1,6 @@
 """Memory at the peak of some steps: by category, by line, and what holds it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.console import RenderableType
@@ -20,6 +20,7 @@ OF: Final[Mapping[When, str]] = {
     "oom": " up to where it ran out",
     "snapshot": " of the snapshot's history",
 }
+Named = Callable[[str], str]
 MOST_LINES: Final = 5
 LEAST: Final = 0.02
 """Of the peak, from which a category, a line or a variable is shown."""
@@ -30,30 +31,50 @@ def memory_block(usage: MemoryUsage, cwd: str, when: When = "steady") -> Iterato
     at = f", in the {usage.phase} of step {usage.step}" if usage.phase else ""
     yield plain(f"memory: {size_text(usage.peak_bytes)} at the peak{OF[when]}{at}", "bold")
     yield Parts(_basis(usage), "dim")
-    table = columns("category", "bytes", "share", "", right=("bytes", "share"), wide=("",))
-    for part in usage.parts:
-        share = part.bytes / max(1, usage.peak_bytes)
-        if share >= LEAST:
-            table.add_row(part.category, size_text(part.bytes), f"{share:.0%}", ShareBar(share, style="magenta"))
-    yield table
-    lines = [one for one in usage.lines[:MOST_LINES] if one.bytes >= LEAST * usage.peak_bytes]
-    if lines:
-        yield Text("lines that allocated it", "bold")
-    for line in lines:
-        where = at_place(framed(line.where), cwd)
-        named = f", as {', '.join(line.names)}" if line.names else ""
-        inside = f", inside of it {installed_text(line.inside)}" if line.inside else ""
-        yield plain(f"{size_text(line.bytes):>9}  {line.category}{named} {where}{inside}")
+    yield parts_table(usage, "category")
+    yield from _headed("lines that allocated it", lines(usage, cwd))
     if len(usage.modules) > 1:
         yield Text("modules", "bold")
     for module in usage.modules[: MOST_LINES if len(usage.modules) > 1 else 0]:
         largest = ", ".join(f"{part.category} {size_text(part.bytes)}" for part in module.parts[:2])
         yield plain(f"{size_text(module.bytes):>9}  {module.name}{f': {largest}' if largest else ''}")
-    holders = [one for one in usage.holders if one.bytes >= LEAST * usage.peak_bytes]
-    if holders:
-        yield Text("variables that hold some of it", "bold")
-    for one in holders:
-        yield plain(f"{size_text(one.bytes):>9}  {one.name}" + (f", {one.blocks} tensors" if one.blocks > 1 else ""))
+    yield from _headed("variables that hold some of it", holders(usage))
+
+
+def _headed(title: str, rows: Iterable[RenderableType]) -> Iterator[RenderableType]:
+    """Rows under a title, where there are any."""
+    for at, row in enumerate(rows):
+        if at == 0:
+            yield Text(title, "bold")
+        yield row
+
+
+def parts_table(usage: MemoryUsage, title: str, named: Named = str) -> Table:
+    """The categories of the peak. named: what a category is called."""
+    table = columns(title, "bytes", "share", "", right=("bytes", "share"), wide=(title, ""))
+    for part in usage.parts:
+        share = part.bytes / max(1, usage.peak_bytes)
+        if share >= LEAST:
+            table.add_row(named(part.category), size_text(part.bytes), f"{share:.0%}", ShareBar(share, style="magenta"))
+    return table
+
+
+def lines(usage: MemoryUsage, cwd: str, named: Named = str) -> Iterator[RenderableType]:
+    """The lines that allocated most of the peak."""
+    for line in usage.lines[:MOST_LINES]:
+        if line.bytes >= LEAST * usage.peak_bytes:
+            known = f", as {', '.join(line.names)}" if line.names else ""
+            inside = f", inside of it {installed_text(line.inside)}" if line.inside else ""
+            where = at_place(framed(line.where), cwd, " ")
+            yield plain(f"{size_text(line.bytes):>9}  {named(line.category)}{known}{where}{inside}")
+
+
+def holders(usage: MemoryUsage) -> Iterator[RenderableType]:
+    """The variables that hold most of the peak."""
+    for one in usage.holders[:MOST_LINES]:
+        if one.bytes >= LEAST * usage.peak_bytes:
+            tensors = f", {one.blocks} tensors" if one.blocks > 1 else ""
+            yield plain(f"{size_text(one.bytes):>9}  {one.name}{tensors}")
 
 
 def _basis(usage: MemoryUsage) -> Iterator[str]:

@@ -1,23 +1,22 @@
 """Where memory ran out: what was asked for, what was live, and what leaves more."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ..records.diagnosis import Place, installed_text
-from ..records.memory import Frame, MemoryUsage
+from ..records.diagnosis import framed
+from ..records.memory import MemoryUsage
 from ..records.ran_out import MemoryChange, RanOut
 from ..records.run import Run
 from ..records.sizes import size_text
-from .console import Parts, Screen, ShareBar, at_place, columns, number, plain
+from .console import Parts, Screen, at_place, number, plain
+from .memory_screen import holders, lines, parts_table
 from .run_screen import in_environment
 
-MOST_LINES: Final = 4
-LEAST: Final = 0.02
-"""Of what was live, from which a category or a line is shown."""
 NOTABLE: Final = 1 << 30
 """Bytes in use on the device as the command began, from which they are told."""
 HOST_REST: Final = "in no variable (activations, and torch and Python themselves)"
@@ -26,7 +25,12 @@ HOST_REST: Final = "in no variable (activations, and torch and Python themselves
 def oom_screen(told: RanOut, run: Run) -> RenderableType:
     """The screen; one line where the script went on."""
     if told.went_on:
-        return Screen(plain(f"memory ran out{_of(told)}{_at(told.where, run.cwd)}, and the script went on", "yellow"))
+        return Screen(
+            plain(
+                f"memory ran out{_of(told)}{at_place(framed(told.where), run.cwd, ' ')}, and the script went on",
+                "yellow",
+            )
+        )
     return Screen(*_blocks(told, run))
 
 
@@ -46,7 +50,7 @@ def _headline(told: RanOut, cwd: str) -> Iterator[str]:
         yield f"host memory ran out: the kernel {sure}killed a process of the command"
         yield f"after {number(told.step, 'step')}" if told.step else "before the first step"
         return
-    yield f"memory ran out{_of(told)}{_at(told.where, cwd)}"
+    yield f"memory ran out{_of(told)}{at_place(framed(told.where), cwd, ' ')}"
     if told.step and told.phase != "before the loop":
         yield f"in the {told.phase} of step {told.step}"
     else:
@@ -59,10 +63,6 @@ def _of(told: RanOut) -> str:
     where = "host" if told.device == "cpu" else told.device
     more = f": {size_text(told.asked_bytes)} more were asked for" if told.asked_bytes is not None else ""
     return f" ({where}){more}"
-
-
-def _at(where: Frame | None, cwd: str) -> str:
-    return "" if where is None else at_place(Place(file=where[0], line=where[1], function=where[2]), cwd, " ")
 
 
 def _memory(told: RanOut) -> Iterator[str]:
@@ -87,23 +87,10 @@ def _memory(told: RanOut) -> Iterator[str]:
 
 
 def _live(told: RanOut, usage: MemoryUsage, cwd: str) -> Iterator[RenderableType]:
-    table = columns("what was live", "bytes", "share", "", right=("bytes", "share"), wide=("what was live", ""))
-    for part in usage.parts:
-        share = part.bytes / max(1, usage.peak_bytes)
-        if share >= LEAST:
-            bar = ShareBar(share, style="magenta")
-            table.add_row(_named(told, part.category), size_text(part.bytes), f"{share:.0%}", bar)
-    yield table
-    lines = [one for one in usage.lines[:MOST_LINES] if one.bytes >= LEAST * usage.peak_bytes]
-    for line in lines:
-        named = f", as {', '.join(line.names)}" if line.names else ""
-        inside = f", inside of it {installed_text(line.inside)}" if line.inside else ""
-        where = f"{_at(line.where, cwd)}{inside}"
-        yield plain(f"{size_text(line.bytes):>9}  {_named(told, line.category)}{named}{where}")
-    for one in usage.holders[: 0 if lines else MOST_LINES]:
-        if one.bytes >= LEAST * usage.peak_bytes:
-            tensors = f", {one.blocks} tensors" if one.blocks > 1 else ""
-            yield plain(f"{size_text(one.bytes):>9}  {one.name}{tensors}")
+    named = partial(_named, told)
+    yield parts_table(usage, "what was live", named)
+    found = list(lines(usage, cwd, named))
+    yield from found or holders(usage)
 
 
 def _named(told: RanOut, category: str) -> str:
