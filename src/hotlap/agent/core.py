@@ -31,7 +31,7 @@ from .steps import Steps
 from .stopper import Stopper
 from .timeline import Segment, Timeline
 from .tokens import Tokens
-from .torch_internals import COMPILE_WORKER, compiled_frames
+from .torch_internals import COMPILE_WORKER, STEP_CODE, compiled_frames
 from .unused import Unused
 from .updates import parameters_of
 from .wasted import Wasted
@@ -285,14 +285,10 @@ class Agent:
             json.dump(seen, file, ensure_ascii=False)
 
 
-_STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
-"""Of the wrapper that torch puts around `Optimizer.step`, and that calls the step hooks."""
-
-
 def _optimizer_steps_on_stack() -> int:
     frame, found = sys._getframe(1), 0
     while frame is not None:
-        found += frame.f_code is _STEP_CODE
+        found += frame.f_code is STEP_CODE
         frame = frame.f_back  # type: ignore[assignment]
     return found
 

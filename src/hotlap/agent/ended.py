@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from .torch_internals import CALL_CODE, ENGINE_CODE
+from .torch_internals import CALL_CODE, ENGINE_CODE, STEP_CODE
 
 try:
     import resource
@@ -26,8 +26,6 @@ HOST: Final = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocato
 SIZE: Final = re.compile(r"(?:ried|nable) to allocate ([\d.]{1,20}) ?(bytes|[KMGT]iB)", re.ASCII)
 """Of torch and of numpy."""
 UNITS: Final = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-STEP_CODE: Final = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
-"""Of the wrapper that torch puts around `Optimizer.step`."""
 LOADER: Final = torch.utils.data.dataloader.__file__
 
 

@@ -51,7 +51,7 @@ BETWEEN: Final = frozenset(AGENT + name for name in _SEES)
 LEFT_OUT: Final = ("profiler::", "aten::detach")
 """Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what
 it keeps by an op."""
-RECURRENT_CODES: Final = frozenset(one.forward.__code__ for one in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU))
+RECURRENT_CODES: Final = frozenset(one.forward.__code__ for one in KINDS)
 LOSS: Final = "aten::nll_loss_forward"
 """Of scores, targets, weights, a reduction and the number of a target that is left out."""
 MOST_TARGETS = MOST_AUTOCASTS = 100

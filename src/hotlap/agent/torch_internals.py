@@ -43,6 +43,8 @@ ENGINE: Final = (torch.autograd, "_engine_run_backward")
 """What every backward goes through; patched. Lacking: hotlap, or the lever that patches it, is off and says so."""
 ENGINE_CODE: Final = getattr(_get("autograd.graph._engine_run_backward", None), "__code__", None)
 """To tell the frames around a backward. Lacking: None, and what the backward calls is charged to who called it."""
+STEP_CODE: Final = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+"""Of the wrapper that torch puts around `Optimizer.step`, and that calls the step hooks. In every torch."""
 graph_task: Final = _get("_C._current_graph_task_id", lambda: 0)
 """The backward that this thread runs, -1 for none. Lacking: 0, as within one; no update is recorded then."""
 current_node: Final = _get("_C._current_autograd_node", lambda: None)

@@ -11,7 +11,7 @@ from hotlap.records.diagnosis import framed, installed_text
 from hotlap.records.memory import MemoryDiff, MemoryDifference, MemoryUsage, When
 from hotlap.records.sizes import size_text
 
-from .console import Parts, ShareBar, Tabled, at_place, columns, place_text, plain
+from .console import Parts, ShareBar, Tabled, at_place, columns, number, place_text, plain
 
 OF: Final[Mapping[When, str]] = {
     "start": " before the loop",
@@ -86,7 +86,7 @@ def _basis(usage: MemoryUsage) -> Iterator[str]:
         return
     yield f"the allocator holds {size_text(usage.reserved_bytes)}"
     if usage.mallocs:
-        yield f"{usage.mallocs} calls of cudaMalloc in it"
+        yield f"{number(usage.mallocs, 'call')} of cudaMalloc in it"
     if usage.used_bytes and usage.total_bytes:
         outside = usage.used_bytes - usage.reserved_bytes
         yield f"{size_text(usage.used_bytes)} of {size_text(usage.total_bytes)} in use on the device"

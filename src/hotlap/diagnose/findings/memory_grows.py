@@ -17,7 +17,7 @@ def find(measured: Measured) -> Finding | None:
     """Share 0: it costs memory until that runs out."""
     usage, rises = measured.usage, growth(measured.series) if measured.series is not None else None
     stays = usage.stays if usage is not None else ()
-    each = sum(one.bytes for one in stays)
+    each, blocks = sum(one.bytes for one in stays), sum(one.blocks for one in stays)
     if usage is None or each < LEAST_BYTES or usage.grown_bytes < MOST_OF_IT * each:
         return None if rises is None else _over_the_run(rises)
     if measured.series is not None and levels_off(measured.series, each):
@@ -31,7 +31,7 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title=f"each step leaves {size_text(each)} behind" + (f", held by {holders(most)}" if most.names else ""),
         where=framed(most.where),
-        evidence=f"{sum(one.blocks for one in stays):.3g} tensors a step, over the steps that were looked at"
+        evidence=f"{blocks:.3g} tensor{'' if blocks == 1 else 's'} a step, over the steps that were looked at"
         + (f", {size_text(most.bytes)} of it at this line" if each > most.bytes else "")
         + until,
         why="a buffer that fills up grows so too, until it is full",
