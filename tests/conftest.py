@@ -12,7 +12,10 @@ from hotlap.levers.compiler import _create_graph
 
 # A suite started in the background of a shell inherits an ignored SIGINT, and so would every command it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("shared", deadline=None)  # machines are shared: a time says nothing
+# Machines are shared: a time says nothing. The same examples each time: what is found by chance is looked for with
+# `pytest --hypothesis-profile search`, not in somebody else's change.
+settings.register_profile("shared", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile("shared")
 
 
