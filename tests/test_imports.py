@@ -14,7 +14,7 @@ FLOORS = (
     ("agent", "launch"),
     ("diagnose", "levers", "memory", "profilers", "source", "trace"),
     ("experiment",),
-    ("patch", "scale", "tune"),
+    ("guard", "patch", "scale", "tune"),
     ("cli", "export", "report"),
 )
 """Of DESIGN.md, lowest first; `runs` lies between the records and who writes them."""

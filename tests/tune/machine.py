@@ -224,7 +224,7 @@ class Machine:
 
     def start(
         self, purpose: str, levers: Sequence[records.Lever] = (), special: Special | None = None,
-        timeout_s: float = 600.0,
+        timeout_s: float = 600.0, **where: Any,
     ) -> FakeSide:  # fmt: skip
         self._called()
         number = next(self.numbers)

@@ -13,6 +13,7 @@ from hotlap.report.console import clean, stderr_console
 
 from .advise import advise
 from .calibrate import calibrate
+from .check import check
 from .diff import diff
 from .export import export, open_
 from .fit import fit
@@ -39,6 +40,7 @@ app = typer.Typer(
 COMMAND = {"allow_interspersed_args": False}  # the first word that is no option begins the command
 app.command(name="run", context_settings=COMMAND)(run)
 app.command(name="tune", context_settings=COMMAND)(tune)
+app.command(name="check", context_settings=COMMAND)(check)
 app.command(name="fit", context_settings=COMMAND)(fit)
 app.command(name="patch", cls=UpToCommand)(patch)
 app.command(name="show")(show)

@@ -180,8 +180,9 @@ class Bench:
         timeout_s: float = 600.0,
         command: tuple[str, ...] | None = None,
         cwd: Path | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Side:
-        """Start a side; it is not waited for. command, cwd: by default the plan's."""
+        """Start a side; it is not waited for. command, cwd: by default the plan's. variables: more of them."""
         special, plan = special or Special(), self.plan
         trials = TuneFolder(plan.folder).trials
         number = len(list(trials.glob("*")))
@@ -199,6 +200,7 @@ class Bench:
                 "PET_MASTER_PORT": str(_free_port()),  # of torchrun: two of them at once need two
                 **_compile_cache.variables(),  # what is compiled in a live process is found by the next one that starts
                 **variables_of(levers),
+                **(variables or {}),
             },
             probe_steps=PROBE_STEPS,
             nudge=special.nudge,

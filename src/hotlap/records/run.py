@@ -582,7 +582,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. raised: of these, by evaluations and checkpoints. imported: at the end, folders of installed
-    packages with the first names of what was imported from them. stopped: hotlap ended it.
+    packages with the first names of what was imported from them; own_files: of the other modules, but for Python's own.
+    stopped: hotlap ended it.
     """
 
     pid: int
@@ -628,6 +629,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     raised: tuple[RaisedFacts, ...] = ()
     host: HostFacts | None = None
     imported: dict[str, tuple[str, ...]] = {}
+    own_files: tuple[str, ...] = ()
     memory: MemoryFacts | None = None
     stopped: bool = False
     loaders: tuple[LoaderFacts, ...] = ()

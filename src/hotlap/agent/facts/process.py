@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
@@ -15,6 +16,7 @@ from ..torch_internals import BF16_CHECKS, nccl_number
 from . import Facts, Script
 
 MOST: Final = 2000
+STANDARD: Final = f"{os.path.dirname(os.__file__)}{os.sep}"
 ATTRIBUTES: Final = vars(ModuleType)["__dict__"].__get__
 """Of a module, without asking it, which a lazy one acts on."""
 
@@ -29,6 +31,7 @@ def describe_process(script: Script) -> Facts:
         "cudnn": _cudnn() if on_cuda else None,
         "nccl": _nccl() if on_cuda else None,
         "imported": imported() if script.ended else {},
+        "own_files": own_files() if script.ended else [],
         "device": script.device,
         "device_name": torch.cuda.get_device_name() if on_cuda else None,
         "device_uuid": f"GPU-{torch.cuda.get_device_properties().uuid}" if on_cuda else None,
@@ -85,16 +88,27 @@ def tf32_matmul() -> bool:
     return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
-def imported() -> dict[str, list[str]]:
-    """By folder of installed packages the first names of what was imported from it: which versions these are, hotlap
-    asks afterwards (`launch/packages.py`)."""
-    found: dict[str, set[str]] = {}
+def own_files() -> list[str]:
+    """Of the modules that were imported, the files of those that are in no installed package."""
+    found = {file for _, file in _modules() if not any(mark in file for mark in INSTALLED)}
+    return sorted(file for file in found if not file.startswith(STANDARD))[:MOST]
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """Their names and files."""
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or type(name) is not str:
             continue
         file = ATTRIBUTES(module).get("__file__")
-        if type(file) is not str:
-            continue
+        if type(file) is str:
+            yield name, file
+
+
+def imported() -> dict[str, list[str]]:
+    """By folder of installed packages the first names of what was imported from it: which versions these are, hotlap
+    asks afterwards (`launch/packages.py`)."""
+    found: dict[str, set[str]] = {}
+    for name, file in _modules():
         for mark in INSTALLED:
             folder, here, _ = file.partition(mark)
             if here:
