@@ -30,6 +30,7 @@ from hotlap.levers._base import Context, Lever, Settings
 from hotlap.levers.compiler import _compile_cache
 from hotlap.records import (
     advice,
+    check,
     compare,
     fit,
     memory,
@@ -240,6 +241,7 @@ DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "tune": (tune.Tune, "tune.json"),
     "trial": (tune.Trial, "trials.jsonl, a line"),
     "turn": (tune.Turn, "turns.jsonl, a line"),
+    "check": (check.Check, "check.json, hotlap check --json"),
     "fit": (fit.Fit, "fit.json, hotlap fit --json"),
     "recipe": (tune.Recipe, "recipe.toml"),
     "patch": (patch.Patch, "patch.json"),

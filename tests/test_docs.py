@@ -144,13 +144,13 @@ def test_commands_in_examples_exist(page: Path) -> None:
     """Lines that a reader would copy: indented, in a fence, or in backticks."""
     text = page.read_text(encoding="utf-8")
     for line in re.findall(r"(?:^ {4}|^\$ |`)((?:\S*/)?hotlap [^\n`]+)", text, re.MULTILINE):
-        words = line.split()[1:]
+        words = re.sub(r'"[^"]*"', '""', line).split()[1:]
         if words[0].startswith(("-", "[")):
             continue
         assert words[0] in COMMANDS, f"{page.name}: {line}"
         known, own = set(options(COMMANDS[words[0]])), []
         for word in words[1:]:
-            if word.startswith(("python", "torchrun", "accelerate", "COMMAND", ".venv/")):
+            if word.startswith(("python", "torchrun", "accelerate", "COMMAND", ".venv/")) or word == "--":
                 break
             own.append(word)
         strange = [word for word in own if word.startswith("--") and word not in known]

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from hotlap.diagnose.verdict import judged
 from hotlap.records.errors import NothingMeasured
+from hotlap.report.check_screen import check_screen
 from hotlap.report.oom_screen import oom_screen
 from hotlap.report.run_screen import run_screen
 from hotlap.report.tune_screen import tune_screen
@@ -21,11 +22,11 @@ from .run import RunDocument, out_of_memory, shown_with, why_none
 
 
 def show(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run or a tune.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, a tune or a check.")],
     price: Annotated[str | None, typer.Option(metavar="DOLLARS|FILE", help=PRICE)] = None,
     json: Annotated[bool, typer.Option(help="Print the documents instead.")] = False,
 ) -> int:
-    """Show the verdict of a finished run or tune again, from its folder alone.
+    """Show the verdict of a finished run, tune or check again, from its folder alone.
 
     Example:
 
@@ -37,6 +38,12 @@ def show(
             print_json(tuned)
         else:
             Console().print(tune_screen(tuned, folder))
+        return 0
+    if (checked := TuneFolder(folder).check) is not None:
+        if json:
+            print_json(checked)
+        else:
+            Console().print(check_screen(checked, folder))
         return 0
     run = RunFolder(folder)
     record = run.record

@@ -165,7 +165,9 @@ class Attempt:
         raise CommandFailed(f"{what} does not run: {trial.outcome}: {trial.why} (see {output})")
 
     def _affords(self, starts: int, turning: int) -> bool:
-        """Whether there is time for so many starts, and turns of so many."""
+        """Whether there is time for so many starts, and turns of so many; the first are made whatever there is."""
+        if not self.sides[0]:
+            return True
         turns = [turn.wall_ms / 1000 for _, turn in self.bench.turns] or [TURN_S]
         needed = self._start_s * starts / 2 + LEAST_ROUNDS * turning * fmean(turns)
         self.short = self.short or self.clock() + needed > self.deadline

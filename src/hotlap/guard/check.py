@@ -17,7 +17,7 @@ from hotlap.levers import all_levers
 from hotlap.records import run
 from hotlap.records.check import LOSSES, STEP_TIME, Attempt, Bisected, Cause, Check, Judged, Target, Version
 from hotlap.records.check import Verdict as Said
-from hotlap.records.files import new_folder, write_record
+from hotlap.records.files import new_folder
 from hotlap.records.run import Environment
 from hotlap.records.tune import Parity, Trial
 from hotlap.runs.folder import RunFolder, TuneFolder
@@ -31,7 +31,6 @@ FIRST_SHARE: Final = 0.6
 """Of the time, that the first attempt takes at most: what it shows has to be shown again."""
 TOLERANCE: Final = 0.01
 """Of the loss, by which a version may differ where its rounding does: else it learns something else."""
-FILE: Final = "check.json"
 
 
 @dataclass(frozen=True)
@@ -208,5 +207,5 @@ def record(
         cause=found.cause if said == "fail" else None, environment=made_in, trials=found.trials,
         notes=tuple(found.notes), seconds=seconds, target=target, bisected=bisected,
     )  # fmt: skip
-    write_record(folder / FILE, check)
+    TuneFolder(folder).write(check)
     return check

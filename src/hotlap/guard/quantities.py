@@ -21,6 +21,8 @@ RECOMPILES: Final = "recompiles"
 COMPILE: Final = "compile time"
 START_LIMIT: Final = 0.25
 """A start may take so much longer: imports and files of a machine that others share."""
+RESIDENT_LIMIT: Final = 0.1
+"""Resident memory of a process differs by 3 to 6% from start to start, as its allocator and the libraries have it."""
 LEAST_START_S: Final = 1.0
 """And is no slower for less than this."""
 
@@ -103,6 +105,8 @@ def _judge(one: Quantity, base: Sequence[Start], head: Sequence[Start], limit: f
             )  # fmt: skip
     before, after = values
     most = one.limit if one.limit is not None else limit
+    if one.what == PEAK_MEMORY and all(start.side.measured.peak_memory_bytes is None for start in base):
+        most = max(most, RESIDENT_LIMIT)
     logs = one.logs and min(*before, *after) > 0
     scale = 1.0 if logs or not (one.of_step or one.logs) else (step_ms if one.of_step else max(median(before), 1e-9))
     one_side, other = (

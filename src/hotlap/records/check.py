@@ -74,7 +74,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     """The commit that made it slower. commit: None where it was not found, and why says why. subject: its first line.
-    tried: commits that were measured, of how many. skipped: commits that do not run."""
+    tried: number of commits that
+    were measured; of: number of commits between. skipped: commits that do not run."""
 
     commit: str | None
     subject: str = ""
@@ -104,7 +105,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """`check.json`. verdict: `pass` where a slowdown of the limit is ruled out, `fail` where it was shown twice, each
-    time from fresh starts, else `inconclusive`; why: in words. attempts: one, or two where the first showed something.
+    time from fresh starts, else `inconclusive`; why: in words. limit: a slowdown as a fraction. seconds: that it took.
+    attempts: one, or two where the first showed something.
     parity: whether both compute the same losses; parity_counts: it decides the verdict. trials: all starts. notes: what
     to know about how it was done."""
 

@@ -119,10 +119,12 @@ class Interrupted(HotlapError):
 
 
 EXIT_CODES: dict[int, str] = {
-    0: "done (for `run`: the command's own exit code)",
+    0: "done (for `run`: the command's own exit code; for `check`: PASS)",
+    1: "`check`: FAIL",
+    2: "`check`: INCONCLUSIVE",
     121: "`run --steps`: hotlap had to end the command after its steps; a file it was writing may be cut short",
     122: "no training step was seen, or too few to measure",
-    123: "the command itself fails, so tune has nothing to compare",
+    123: "the command itself fails, so there is nothing to compare",
     125: "hotlap could not do it: bad option, bad file, existing folder, full disk",
     126: "the command can't be executed",
     127: "the command was not found",

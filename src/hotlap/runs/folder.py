@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from hotlap.records.check import Check
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_lines, read_record, read_words, write_record
@@ -30,6 +31,7 @@ FILES: Final[Mapping[type, str]] = {
     Diagnosis: "diagnosis.json",
     TelemetrySample: "telemetry.jsonl",
     Tune: "tune.json",
+    Check: "check.json",
     Facts: "facts.json",
     Step: "steps.jsonl",
     Problem: "problems.jsonl",
@@ -266,12 +268,17 @@ class RunFolder(_Folder):
 
 
 class TuneFolder(_Folder):
-    """What a tune left: its result, and the runs of its trials."""
+    """What a tune or a check left: its result, and the runs of its trials."""
 
     @property
     def tune(self) -> Tune | None:
         """The result so far; None where there is none. Raises RecordError."""
         return self.document(Tune)
+
+    @property
+    def check(self) -> Check | None:
+        """The result of a check, which has trials too; None where there is none. Raises RecordError."""
+        return self.document(Check)
 
     @property
     def request(self) -> Path:
