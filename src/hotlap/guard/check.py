@@ -165,7 +165,9 @@ def verdict(found: Found, request: Request, target: Target | None = None) -> tup
         return "fail", f"{LOSSES}: {found.parity.why}"
     if suspects:
         names = ", ".join(one.what for one in suspects)
-        late = "no time was left to show it again" if len(found.attempts) < 2 else "fresh starts did not show it again"
+        again = [one.call for one in last.judged if one.what in {other.what for other in suspects}]
+        told = len(found.attempts) > 1 and "open" not in again
+        late = "fresh starts did not show it again" if told else "the time ended before it was shown again"
         return "inconclusive", f"{names}: shown once, and {late}"
     missing = [one for one in first.judged if one.counts and one.call in {"open", "unknown"}]
     if missing:

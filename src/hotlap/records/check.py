@@ -87,7 +87,8 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A value that the command has to print. metric: the word before it; compare: `>=` or `<=`; wanted: what it
-    is compared with; value: the last one that was printed, None where none was. seconds: that the run to its end took."""
+    is compared with; value: the last one that was printed, None where none was. seconds: that the run to its end
+    took."""
 
     metric: str
     compare: Literal[">=", "<="]
