@@ -179,15 +179,17 @@ def test_halving_finds_the_first_slow_commit_that_runs(count: int, data: st.Data
     assert found.sure == (found.at - found.before == 1)
 
 
-@pytest.mark.parametrize(("ms", "slow"), [(101.0, False), (109.0, True)])
-def test_a_commit_between_is_told_by_what_it_is_nearer_to(tmp_path: Path, ms: float, slow: bool) -> None:
+@pytest.mark.parametrize("head_ms", [110.0, 90.0])
+@pytest.mark.parametrize("new", [True, False])
+def test_a_commit_between_is_told_by_what_it_is_nearer_to(tmp_path: Path, head_ms: float, new: bool) -> None:
+    ms = 100.0 + (head_ms - 100.0) * (0.9 if new else 0.1)
     third = Version(name="c", command=("x",), cwd="/", levers=(Lever(name="mid", settings={}),))
     machine = Machine(
-        lambda uses: 110.0 if "new" in uses else ms if "mid" in uses else 100.0, tmp_path, process_sd=0.005
+        lambda uses: head_ms if "new" in uses else ms if "mid" in uses else 100.0, tmp_path, process_sd=0.005
     )
     one, two = clocked(machine)
     with one, two:
-        assert nearer(machine, (BASE, HEAD, third), 3) is slow  # type: ignore[arg-type]
+        assert nearer(machine, (BASE, HEAD, third), 3) is new  # type: ignore[arg-type]
 
 
 def test_a_commit_that_does_not_run_is_skipped(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_checks import SLOWER, attempt
+from made_checks import SLOWER, attempt, judged
 
 from hotlap.guard import bisect as bisecting
 from hotlap.guard.check import Found, Request
@@ -44,9 +44,9 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield None
 
     def nearer(_: object, versions: tuple[Version, Version, Version], starts: int) -> bool | None:
-        assert starts == 1 and all(SLOW in text_of(one) for one in versions[1:2])
+        assert starts == 1
         here = text_of(versions[2])
-        return None if "broken" in here else SLOW in here
+        return None if "broken" in here else (SLOW in here) == (SLOW in text_of(versions[1]))
 
     def compare(_: object, pair: Request, again: bool) -> Found:
         if "crash" in text_of(pair.head):
@@ -68,11 +68,9 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         repository = Repository.of(root)
         base = repository.commit(f"HEAD~{len(texts) - 1}")
         head = repository.commit("HEAD")
-        (tmp_path / "slow").mkdir()
-        (tmp_path / "slow" / "t.py").write_text(SLOW)
         request = Request(
-            Version(name="a", command=("x",), cwd=str(root), commit=base),
-            Version(name="b", command=("x",), cwd=str(tmp_path / "slow"), commit=head),
+            Version(name="a", command=("x",), cwd="/", commit=base),
+            Version(name="b", command=("x",), cwd=str(root), commit=head),
         )
         made = bisecting.bisect(repository, request, ["x"], failed or attempt(SLOWER), tmp_path, Said())  # type: ignore[arg-type]
         assert len(git(root, "worktree", "list").splitlines()) == 1
@@ -97,6 +95,11 @@ def test_it_has_to_be_confirmed(found: Any) -> None:
     assert made.subject == "number 2"
 
 
-def test_what_failed_is_not_the_step_time(found: Any) -> None:
-    made = found("a", SLOW, failed=attempt())
-    assert made.commit is None and made.why == "it is not the step time that failed"
+def test_a_commit_that_made_it_faster_is_found(found: Any) -> None:
+    made = found(SLOW, f"{SLOW} x", "a", "b", "c", failed=attempt(judged(change=-0.2)))
+    assert made.subject == "number 2" and made.faster
+
+
+def test_a_step_time_that_has_not_changed_has_no_commit(found: Any) -> None:
+    made = found("a", SLOW, failed=attempt(judged(change=-0.02)))
+    assert made.commit is None and made.why == "the step time was not shown to have changed"

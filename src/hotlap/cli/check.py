@@ -11,7 +11,7 @@ import typer
 
 from hotlap.experiment.side import STEPS
 from hotlap.guard import check as checking
-from hotlap.guard.bisect import bisect
+from hotlap.guard.bisect import bisect, changed
 from hotlap.guard.target import measure, target_of
 from hotlap.guard.versions import Repository, at_commit, own_files, range_of, workplace
 from hotlap.launch.command import find_program
@@ -48,7 +48,9 @@ def check(
     target: Annotated[
         str, typer.Option(metavar="METRIC>=X", help="Run the new version to its end; the last METRIC it prints counts.")
     ] = "",
-    find: Annotated[bool, typer.Option("--bisect", help="On a failure, find the commit that brought it.")] = False,
+    find: Annotated[
+        bool, typer.Option("--bisect", help="Where the step time has changed, find the commit that brought it.")
+    ] = False,
     comment: Annotated[Path | None, typer.Option(help="Write a comment for a pull request (Markdown).")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the result as JUnit XML.")] = None,
     steps: Annotated[int, typer.Option(min=12, help="Steady steps of each process before its turns, at most.")] = STEPS,
@@ -99,12 +101,11 @@ def check(
                 f"both versions imported {same[0]} from your own source tree, not from their commit (an editable "
                 "install?), so nothing was compared; install the package without -e"
             )
-        said, _ = checking.verdict(found, request)
         bisected: Bisected | None = None
-        if said == "fail" and find and repository is not None:
+        if find and repository is not None and found.attempts and changed(found.attempts[-1]) is not None:
             bisected = bisect(repository, request, command, found.attempts[-1], folder, progress)
         reached: Target | None = None
-        if wanted is not None and said != "fail":
+        if wanted is not None and checking.verdict(found, request)[0] != "fail":
             reached = measure(wanted, head, folder / "target", progress)
         result = checking.record(found, request, folder, made_in, time.monotonic() - begun, reached, bisected)
     if comment is not None:

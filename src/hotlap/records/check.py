@@ -74,12 +74,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     """The commit that made it slower. commit: None where it was not found, and why says why. subject: its first line.
-    tried: number of commits that
-    were measured; of: number of commits between. skipped: commits that do not run."""
+    faster: it made it faster. tried: number of commits that were measured; of: number of commits between. skipped:
+    commits that do not run."""
 
     commit: str | None
     subject: str = ""
     why: str = ""
+    faster: bool = False
     tried: int = 0
     of: int = 0
     skipped: tuple[str, ...] = ()

@@ -111,7 +111,8 @@ def cause_rows(check: Check) -> Iterator[tuple[str, str]]:
         one = check.bisected
         tried = f"{number(one.tried, 'commit')} of {one.of} measured"
         skipped = f", {len(one.skipped)} that do not run" if one.skipped else ""
-        said = f"{one.commit[:10]} {one.subject}" if one.commit else f"not found: {one.why}"
+        brought = " made it faster" if one.faster else ""
+        said = f"{one.commit[:10]} {one.subject}{brought}" if one.commit else f"not found: {one.why}"
         yield "commit", f"{said} ({tried}{skipped})"
 
 
