@@ -143,4 +143,6 @@ def test_after_ctrl_c_nothing_is_left(project: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     process.communicate()
+    kept = read_record(project / "c-c-out" / "check.json", Check)
+    assert kept.verdict == "inconclusive" and kept.notes == ("interrupted",) and len(kept.trials) <= 2
     assert len(git(project, "worktree", "list").splitlines()) == 1

@@ -65,7 +65,15 @@ def test_never_more_alive_than_memory_is_planned_for(checked: Checked) -> None:
 def test_where_memory_does_not_hold_two_they_run_in_pairs(checked: Checked) -> None:
     found, _, said, _ = checked(process_sd=0.003, room=1)
     assert said == "pass" and found.attempts[0].how == "one after another" and found.attempts[0].turns == 0
-    assert found.notes == ["one after another: several do not fit in memory together"]
+    assert found.notes == ["one after another: more do not fit in memory together"]
+
+
+def test_where_memory_holds_two_these_take_turns_pair_by_pair(checked: Checked) -> None:
+    found, machine, said, _ = checked(process_sd=0.003, room=2)
+    assert said == "pass" and found.attempts[0].how == "turns" and found.attempts[0].turns == 8
+    assert found.notes == ["two at a time: more do not fit in memory together"]
+    found, machine, said, _ = checked(1.1, process_sd=0.003, room=2, seed=1)
+    assert said == "fail" and found.attempts[0].starts == 5 and machine.alive() == []
 
 
 def test_a_command_that_ends_soon_runs_in_pairs(checked: Checked) -> None:
@@ -100,6 +108,16 @@ def test_other_losses_are_told_and_fail_where_they_count(checked: Checked) -> No
 
     found, _, said, _ = checked(process_sd=0.001, evidence_of=other)
     assert said == "pass" and found.parity is not None and not found.parity.ok
+
+
+def test_ctrl_c_keeps_what_is_known(tmp_path: Path) -> None:
+    machine = Machine(lambda uses: 100.0, tmp_path, interrupt_at=40)
+    found, request = Found(), Request(BASE, HEAD)
+    one, two = clocked(machine)
+    with one, two, pytest.raises(KeyboardInterrupt):
+        compare(machine, request, found, clock=machine.monotonic)  # type: ignore[arg-type]
+    assert len(found.trials) == 6 and found.attempts[0].starts == 3
+    assert verdict(found, request)[0] == "inconclusive"
 
 
 def test_of_no_change_no_seed_fails(checked: Checked) -> None:

@@ -55,6 +55,36 @@ def test_a_commit_is_laid_out_with_links_to_what_git_does_not_follow(folder: Pat
     assert (folder / "data" / "x").read_text() == "here" and (folder / "pkg" / "train.py").read_text() == "two\n"
 
 
+def test_a_path_of_modules_in_the_source_tree_leads_into_the_worktree(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository.of(folder)
+    with workplace() as place:
+        monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{folder}/pkg")
+        with at_commit(repository, "v1", repository.commit("v1"), ["x"], place / "base") as found:
+            assert found.variables == {"PYTHONPATH": f"/elsewhere:{place}/base/pkg"}
+        monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+        with at_commit(repository, "v1", repository.commit("v1"), ["x"], place / "base") as found:
+            assert not found.variables
+
+
+def test_files_beside_those_of_git_are_linked_one_by_one_up_to_a_limit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        (folder / "pkg" / f"{number}.bin").write_text("x")
+    repository = Repository.of(folder)
+    with workplace() as place, at_commit(repository, "v1", repository.commit("v1"), ["x"], place / "base") as found:
+        assert (Path(found.cwd) / "pkg" / "3.bin").read_text() == "x"
+    monkeypatch.setattr("hotlap.guard.versions.MOST_LINKS", 4)
+    with (
+        workplace() as place,
+        pytest.raises(RecordError, match="put them into a folder of their own"),
+        at_commit(repository, "v1", repository.commit("v1"), ["x"], place / "base"),
+    ):
+        pass
+
+
 def test_it_is_gone_after_an_error_too(folder: Path) -> None:
     repository = Repository.of(folder)
     with (

@@ -17,7 +17,7 @@ from hotlap.guard.versions import Repository, at_commit, own_files, range_of, wo
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.records.check import Bisected, Check, Target, Version
-from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.errors import Interrupted, RecordError, UsageError
 from hotlap.records.files import write_atomic
 from hotlap.report.check_comment import comment_of, junit_of
 from hotlap.report.check_screen import check_screen
@@ -30,6 +30,7 @@ from ._common import confirmed, free_name, print_json, seconds
 
 FAILED, UNTOLD = 1, 2
 """Exit codes."""
+INTERRUPTED = "interrupted"
 MOST_SLOWDOWN = 10.0
 
 
@@ -94,19 +95,23 @@ def check(
         progress.start(f"check  {folder}")
         request = checking.Request(base, head, slowdown, losses, limit_s, steps)
         find_program(head.command, Path(head.cwd))
-        with checking.bench_for(request, folder, progress) as bench:
-            found = checking.compare(bench, request)
-        if repository is not None and (same := own_files(repository, found.imported)):
-            raise RecordError(
-                f"both versions imported {same[0]} from your own source tree, not from their commit (an editable "
-                "install?), so nothing was compared; install the package without -e"
-            )
+        found = checking.Found()
         bisected: Bisected | None = None
-        if find and repository is not None and found.attempts and changed(found.attempts[-1]) is not None:
-            bisected = bisect(repository, request, command, found.attempts[-1], folder, progress)
         reached: Target | None = None
-        if wanted is not None and checking.verdict(found, request)[0] != "fail":
-            reached = measure(wanted, head, folder / "target", progress)
+        try:
+            with checking.bench_for(request, folder, progress) as bench:
+                checking.compare(bench, request, found)
+            if repository is not None and (same := own_files(repository, found.imported)):
+                raise RecordError(
+                    f"both versions imported {same[0]} from your own source tree, not from their commit (an editable "
+                    "install?), so nothing was compared; install the package without -e"
+                )
+            if find and repository is not None and found.attempts and changed(found.attempts[-1]) is not None:
+                bisected = bisect(repository, request, command, found.attempts[-1], folder, progress)
+            if wanted is not None and checking.verdict(found, request)[0] != "fail":
+                reached = measure(wanted, head, folder / "target", progress)
+        except KeyboardInterrupt:
+            found.notes.append(INTERRUPTED)
         result = checking.record(found, request, folder, made_in, time.monotonic() - begun, reached, bisected)
     if comment is not None:
         write_atomic(comment, comment_of(result).encode())
@@ -117,6 +122,8 @@ def check(
 
 
 def _code(result: Check) -> int:
+    if INTERRUPTED in result.notes:
+        return Interrupted.exit_code
     return {"pass": 0, "fail": FAILED, "inconclusive": UNTOLD}[result.verdict]
 
 
@@ -175,8 +182,12 @@ def _of_run(path: Path, yes: bool) -> Iterator[Version]:
     record = RunFolder(path).record
     confirmed((), record.command, path, record.cwd, yes)
     made_in = record.environment
+    if record.levers:
+        raise UsageError(
+            f"{path} was run with levers; compare with their recipe: --baseline {record.recipe or 'RECIPE'}"
+        )
     if made_in.git_commit is None:
-        yield Version(name=str(path), command=record.command, cwd=record.cwd, levers=record.levers)
+        yield Version(name=str(path), command=record.command, cwd=record.cwd)
         return
     if made_in.git_dirty:
         raise UsageError(

@@ -125,7 +125,9 @@ def nearer(bench: Bench, versions: tuple[Version, Version, Version], starts: int
     sides = []
     for _ in range(starts):
         begun = [
-            bench.start(one.name, one.levers, command=one.command, cwd=Path(one.cwd), timeout_s=900.0)
+            bench.start(
+                one.name, one.levers, timeout_s=900.0, command=one.command, cwd=Path(one.cwd), variables=one.variables
+            )
             for one in versions
         ]
         bench.ready(*begun)

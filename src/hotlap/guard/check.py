@@ -81,20 +81,32 @@ def bench_for(request: Request, folder: Path, listener: Listener) -> Iterator[Be
         yield bench
 
 
-def compare(bench: Bench, request: Request, again: bool = True, clock: Callable[[], float] = time.monotonic) -> Found:
-    """Compare two versions. again: what was shown is looked at again. Raises CommandFailed, NothingMeasured,
-    RecordError."""
-    begun, found = clock(), Found()
+def compare(
+    bench: Bench,
+    request: Request,
+    found: Found | None = None,
+    again: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Found:
+    """Compare two versions. found: is filled, so that Ctrl-C loses nothing. again: what was shown is looked at again.
+    Raises CommandFailed, NothingMeasured, RecordError."""
+    begun = clock()
+    found = Found() if found is None else found
     try:
         ends = (begun + FIRST_SHARE * request.seconds, begun + request.seconds)
         for number, deadline in enumerate(ends if again else ends[1:], 1):
             trying = attempts.Attempt(bench, request.base, request.head, request.limit, deadline, number, clock)
             watched = {one.what for one in shown(found.attempts[-1])} if found.attempts else None
-            made = trying.run(lambda so_far, watched=watched: decided(so_far, watched))  # type: ignore[misc]
+            try:
+                made = trying.run(lambda so_far, watched=watched: decided(so_far, watched))  # type: ignore[misc]
+            except KeyboardInterrupt:
+                found.attempts.append(trying.so_far())
+                raise
             found.attempts.append(made)
             if number == 1:
-                if trying.alone:
-                    found.notes.append(f"one after another: {trying.alone}")
+                if trying.why:
+                    how = "one after another" if trying.mode == "alone" else "two at a time"
+                    found.notes.append(f"{how}: {trying.why}")
                 found.parity = _parity(bench, trying, request)
                 found.imported = _imported(bench)
             if not shown(made):
@@ -129,7 +141,12 @@ def _parity(bench: Bench, trying: attempts.Attempt, request: Request) -> Parity 
 
     def again(purpose: str, levers: Sequence[run.Lever], special: Special) -> Trial:
         side = bench.start(
-            purpose, request.base.levers, special, command=request.base.command, cwd=Path(request.base.cwd)
+            purpose,
+            request.base.levers,
+            special,
+            command=request.base.command,
+            cwd=Path(request.base.cwd),
+            variables=request.base.variables,
         )
         bench.ready(side)
         bench.end(side)
@@ -151,7 +168,7 @@ def verdict(found: Found, request: Request, target: Target | None = None) -> tup
     if target is not None and target.value is not None and not target.met:
         return "fail", f"{target.metric} is {target.value:g}, and {target.compare} {target.wanted:g} is wanted"
     if not found.attempts or not found.attempts[0].judged:
-        return "inconclusive", "the time ended before anything was measured"
+        return "inconclusive", "it ended before anything was measured"
     first, last = found.attempts[0], found.attempts[-1]
     suspects = shown(first)
     twice = (

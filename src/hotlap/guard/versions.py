@@ -13,11 +13,14 @@ from typing import Final
 from hotlap.records.check import Version
 from hotlap.records.errors import RecordError, UsageError
 
-GIT: Final = ("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "advice.detachedHead=false")
-"""No hook of the user's runs."""
+GIT: Final = (
+    "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "advice.detachedHead=false",
+    "-c", "user.name=hotlap", "-c", "user.email=hotlap@localhost",
+)  # fmt: skip
+"""No hook of the user's runs, and `stash create` needs a name, which machines of CI have not."""
 GIT_S: Final = 300.0
 NEVER_LINKED: Final = frozenset({"hotlap-runs", "__pycache__", ".git"})
-MOST_LINKS: Final = 2000
+MOST_LINKS: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,13 @@ class Repository:
         others = _git(self.root, "ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
         entries = (line.split() for line in _git(self.root, "ls-files", "-z", "--stage").split("\0"))
         modules = [" ".join(words[3:]) for words in entries if words and words[0] == "160000"]
-        for name in [*modules, *filter(None, others)][:MOST_LINKS]:
+        names = [*modules, *filter(None, others)]
+        if len(names) > MOST_LINKS:
+            raise RecordError(
+                f"{len(names)} files that git does not follow lie beside files that it does, as {names[-1]}, and each "
+                f"would be linked; put them into a folder of their own, which takes one link"
+            )
+        for name in names:
             path, target = self.root / name, folder / name.rstrip("/")
             if path.name in NEVER_LINKED or not path.exists():
                 continue
@@ -139,7 +148,10 @@ def at_commit(
     the commit stands for a source tree with changes."""
     with repository.worktree(commit, folder) as cwd:
         words = tuple(repository.moved(word, folder) for word in command)
-        yield Version(name=name, command=words, cwd=str(cwd), commit=commit, changed=changed)
+        path = os.environ.get("PYTHONPATH", "")
+        moved = os.pathsep.join(repository.moved(part, folder) for part in path.split(os.pathsep))
+        variables = {"PYTHONPATH": moved} if moved != path else {}
+        yield Version(name=name, command=words, cwd=str(cwd), commit=commit, changed=changed, variables=variables)
 
 
 def range_of(text: str) -> tuple[str, str | None]:

@@ -19,7 +19,8 @@ LOSSES: Final = "losses"
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a check. name: as it was given. commit: None outside of git. changed: the source tree had changes
-    that are not committed, and they are part of it. command, cwd: how it was started. levers: of a recipe, if any."""
+    that are not committed, and they are part of it. command, cwd: how it was started. levers: of a recipe, if any.
+    variables: of its environment that are another than the user's, as they lead into its source tree."""
 
     name: str
     command: tuple[str, ...]
@@ -27,6 +28,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     changed: bool = False
     levers: tuple[Lever, ...] = ()
+    variables: dict[str, str] = {}
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
