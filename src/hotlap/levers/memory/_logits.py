@@ -156,7 +156,7 @@ def _view(logits: Logits, func: Any, args: Any, kwargs: Any) -> Any:
         rows = rows.reshape(*shape[:-1], rows.shape[-1])
         at = len(shape) - 1
     elif func in ORDERS:
-        order = [size - 2 for size in func(torch.empty(range(2, last + 3), device="meta"), *args, **kwargs).shape]
+        order = [size - 2 for size in func(torch.empty(*range(2, last + 3), device="meta"), *args, **kwargs).shape]
         rows = rows.permute(*(dim - (dim > at) for dim in order if dim != at), last)
         at = order.index(at)
     elif func in SAME:

@@ -5,6 +5,7 @@ the head's input and weight instead. Whatever else asks for the logits gets them
 """
 
 import weakref
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,12 +14,14 @@ from .._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
+    from hotlap.records.run import Facts
 
     from ._logits import Call
 
 LEAST_CLASSES: Final = 4096
 PARTS: Final = (8, 32)
 """Parts of 16 rows and fewer take longer, as each goes through the weight and its gradient once more."""
+SHARE: Final = 0.5
 PATIENCE: Final = 8
 """Calls of the head in which one must have gone into a cross-entropy."""
 SINCE: Final = (2, 13)
@@ -29,15 +32,16 @@ class LinearCrossEntropy(Lever):
 
     name = "linear-cross-entropy"
     meaning = "logits over a vocabulary are never whole: linear layer and cross-entropy at once, in parts of the rows"
-    causes = {"memory": 2}
+    causes = {"memory": 1}
     risk = "numeric"
     tolerance = 0.005
     settings = {"parts": integer(2, 1024)}
-    saves_memory = True
+    excludes = ("attention", "graph-training")
+    switchable = True
     eager = True
     memory_order = 15
     frees = {"activations": 0.9, "temporaries": 0.9, "request": 0.9}
-    takes = "a gradient of the head's weight from the forward on; about as long a step"
+    takes = "a gradient of the head's weight from the forward on; steps are about as long"
     unwritten = Unwritten(
         "the model has to return the head's input where training needs no logits, and the loss to take the head's "
         "weight; the source does not show who else reads the logits",
@@ -61,13 +65,21 @@ class LinearCrossEntropy(Lever):
             return Applies(False, f"torch {context.facts.torch} has no linear_cross_entropy in parts; 2.13 has")
         return Applies(True, f"logits of {classes} classes, and as much again for their loss and its gradient")
 
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return facts.model is not None and (facts.model.compiled or facts.model.classes < LEAST_CLASSES)
+
+    def share(self, context: Context) -> float:
+        """On a CPU the fewer passes over memory, and pages of it, made steps of language models half as long. Compilers
+        do as much on a GPU, and exclude it."""
+        return 0.0 if context.cuda else SHARE * context.share_of("forward", "backward")
+
     def variants(self, context: Context) -> list[Settings]:
         return [{"parts": parts} for parts in PARTS]
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         found = Heads(seams, self.name, settings["parts"])
         seams.on_root(found.change, found.leave)
-        seams.on_optimizer(found.before_updates)
+        seams.on_optimizer(found.before_updates, found.leave_updates)
 
     def source(self, settings: Settings) -> str:
         return (
@@ -93,7 +105,8 @@ class Heads:
         self.off = False
         self.guarded = seams.guarded(lever, self.stop)
         self.pending: weakref.WeakSet[Call] = weakref.WeakSet()
-        """Calls whose logits, if they are not computed yet, somebody still holds."""
+        """Calls whose logits somebody still holds."""
+        self.hooks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def stop(self) -> None:
         """From here on heads compute as they did."""
@@ -130,7 +143,12 @@ class Heads:
 
     def before_updates(self, optimizer: Any) -> None:
         """What an update is about to change is copied for logits that may be asked for after it."""
-        optimizer.register_step_pre_hook(lambda *_: self.guarded(self._keep))
+        self.hooks[optimizer] = optimizer.register_step_pre_hook(lambda *_: self.guarded(self._keep))
+
+    def leave_updates(self, optimizer: Any) -> None:
+        """No more of that, nor for those that are there."""
+        if optimizer in self.hooks:
+            self.hooks.pop(optimizer).remove()
 
     def _keep(self) -> None:
         for call in list(self.pending):
