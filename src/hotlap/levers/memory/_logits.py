@@ -6,7 +6,7 @@ so. Everything else in Python gets the real ones, with their graph. Code that is
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from torch.nn import functional
 from hotlap.agent.torch_internals import is_plain, version_of
 
 from .._nested import each_tensor
-
-if TYPE_CHECKING:
-    from .linear_cross_entropy import Heads
 
 SEEN: Final = {
     Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.element_size, Tensor.is_floating_point,
@@ -40,11 +37,23 @@ SAME: Final = {Tensor.contiguous, Tensor.float, Tensor.to, Tensor.type_as}
 SOFTMAX: Final = {functional.log_softmax, torch.log_softmax, Tensor.log_softmax}
 
 
+class Asking(Protocol):
+    """Who asks for logits to be computed later. parts: of the rows, that a loss is computed in; fused: how many losses
+    were; guarded: `call(act, *args)`, None after an error."""
+
+    parts: int
+    fused: int
+    guarded: Callable[..., Any]
+
+    def stale(self) -> None:
+        """Logits were asked for after something but an optimizer wrote to the weight: they are of what it is now."""
+
+
 class Call:
     """A call of a head. rows: its input; half: of the autocast that it ran in; real: the logits, once they were asked
     for; kept: weights are a copy, as an update came first."""
 
-    def __init__(self, heads: "Heads", head: Any, rows: Any, half: Any) -> None:
+    def __init__(self, heads: Asking, head: Any, rows: Any, half: Any) -> None:
         self.heads, self.rows, self.half = heads, rows, half
         self.weight, self.bias = head.weight, head.bias
         self.version = version_of(head.weight)
@@ -64,7 +73,7 @@ class Call:
         """The real ones, with their graph."""
         if self.real is None:
             if not self.kept and version_of(self.weight) != self.version:
-                self.heads.seams.refuse(self.heads.lever, "logits were read after the head's weight was written to")
+                self.heads.stale()
             with torch.enable_grad(), self.autocast():
                 self.real = functional.linear(self.rows, self.weight, self.bias)
         return self.real

@@ -154,6 +154,11 @@ class Heads:
         for call in list(self.pending):
             call.keep()
 
+    def stale(self) -> None:
+        """Say that logits are not those that the script would have got."""
+        self.stop()
+        self.seams.refuse(self.lever, "logits were read after the head's weight was written to")
+
     def counted(self) -> None:
         """A call of the head: whether any went into a cross-entropy shows after some."""
         self.calls += 1
