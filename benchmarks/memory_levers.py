@@ -3,6 +3,7 @@
     python benchmarks/memory_levers.py --out benchmarks/results/memory-levers-h100.json      # some 10 minutes on a GPU
     python benchmarks/memory_levers.py --tiny --only checkpoint-blocks                       # on a CPU, to see it work
     hotlap tune python benchmarks/memory_levers.py train --batch 32 --gib 16                 # runs out of memory
+    python benchmarks/memory_levers.py public --root CHECKOUTS --out FILE                    # of others, on a CPU
 
 Fresh processes, the bare command first and last. Compilation starts from an empty cache, and then once more from what
 the first left there. Peaks are of torch's allocator. The losses of `exact` levers must be the bare command's.
@@ -14,8 +15,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
+
+from fit_predictions import started
+from zoo_runs import machine
+
+import hotlap
+from hotlap.memory.usage import usage
 
 Levers = dict[str, dict[str, Any]]
 COMPILE: Levers = {"compile": {"mode": "default"}}
@@ -36,6 +44,12 @@ CASES: dict[str, Levers] = {
     **{f"compile, budget {b}": {**COMPILE, "activation-budget": {"budget": b}} for b in (0.8, 0.5, 0.3)},
     "compile, checkpoint-blocks 1": {**COMPILE, "checkpoint-blocks": {"every": 1}},
     "bare again": {},
+}
+
+
+PUBLIC: dict[str, Levers] = {
+    "bare": {},
+    **{f"linear-cross-entropy {n}": {"linear-cross-entropy": {"parts": n}} for n in (8, 32)},
 }
 
 
@@ -94,18 +108,58 @@ def train(batch: int, tiny: bool, gib: float) -> None:
 def measure(name: str, levers: Levers, batch: int, tiny: bool, cache: Path) -> dict[str, Any]:
     """One run of the script under hotlap with some levers."""
     with tempfile.TemporaryDirectory() as folder:
-        recipe, out = Path(folder) / "recipe.toml", Path(folder) / "run"
-        lines = ["format = 1", 'hotlap = "0"']
-        for lever, settings in levers.items():
-            pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
-            lines += ["[[lever]]", f'name = "{lever}"', f"settings = {{ {pairs} }}"]
-        recipe.write_text("\n".join(lines))
+        recipe, out = recipe_of(levers, Path(folder)), Path(folder) / "run"
         command = [sys.executable, __file__, "train", "--batch", str(batch), *(["--tiny"] if tiny else [])]
         done = subprocess.run(
             [sys.executable, "-m", "hotlap", "run", "--out", out, "--recipe", recipe, "--steps", "20", *command],
             env={**os.environ, "HOTLAP_CACHE": str(cache)}, capture_output=True, text=True, check=False, timeout=900,
         )  # fmt: skip
         return {"case": name, "levers": levers, **read(out, done)}
+
+
+def recipe_of(levers: Levers, folder: Path) -> Path:
+    """Levers as a file."""
+    lines = ["format = 1", 'hotlap = "0"']
+    for lever, settings in levers.items():
+        pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+        lines += ["[[lever]]", f'name = "{lever}"', f"settings = {{ {pairs} }}"]
+    recipe = folder / "recipe.toml"
+    recipe.write_text("\n".join(lines))
+    return recipe
+
+
+def measure_public(name: str, row: dict[str, Any], case: str, roots: list[Path]) -> dict[str, Any]:
+    """One run of a public script: the peak of a step's tensors in MiB, the step in ms, its first losses."""
+    folder, command, environment = started(row, roots)
+    with tempfile.TemporaryDirectory() as made:
+        out = Path(made) / "run"
+        words = [sys.executable, "-m", "hotlap", "run", "--memory", "--steps", "12", "--out", str(out), "--recipe"]
+        words += [str(recipe_of(PUBLIC[case], Path(made))), *command]
+        done = subprocess.run(
+            words, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=900
+        )
+        found = read(out, done)
+        if "failed" in found:
+            return {"name": name, "case": case, **found}
+        window = hotlap.open_run(out).ranks[0].memory()
+        peak = usage(window) if window is not None else None
+        keep = {key: found[key] for key in ("step_ms", "losses", "problems")}
+        where = {"peak_mib": peak.peak_bytes / 2**20, "phase": peak.phase} if peak is not None else {}
+        return {"name": name, "case": case, **where, **keep, "losses": keep["losses"][:10]}
+
+
+def public(roots: list[Path], only: str | None, out: Path | None) -> None:
+    """Each public script, bare and with levers."""
+    scripts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    rows: list[dict[str, Any]] = []
+    for name, row in scripts.items():
+        if only and not name.startswith(only):
+            continue
+        for case in PUBLIC:
+            rows.append(measure_public(name, row, case, roots))
+            print({key: value for key, value in rows[-1].items() if key != "losses"}, flush=True)
+            if out:
+                out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
 
 
 def read(out: Path, done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
@@ -131,15 +185,19 @@ def read(out: Path, done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", nargs="?", choices=["train"])
+    parser.add_argument("what", nargs="?", choices=["train", "public"])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--gib", type=float, default=0, help="of the GPU's memory, all that `train` may use")
     parser.add_argument("--only", help="cases whose names begin so; bare is always among them")
+    parser.add_argument("--root", type=Path, action="append", default=[], help="of checkouts, for `public`")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.what == "train":
         train(args.batch, args.tiny, args.gib)
+        return
+    if args.what == "public":
+        public(args.root, args.only, args.out)
         return
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as cache:

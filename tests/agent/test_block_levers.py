@@ -1,8 +1,9 @@
-"""Levers for the repeated blocks of a model, and those that move what autograd keeps."""
+"""Levers for the repeated blocks of a model and for its head, and those that move what autograd keeps."""
 
 import re
 
 import pytest
+import torch
 
 from hotlap.records.run import Lever
 
@@ -59,3 +60,13 @@ def test_offloaded_activations_are_the_same(runner: Runner) -> None:
     ran = runner.forked("blocks.py", levers=(Lever(name="activation-offload", settings={"least_mib": 0}),))
     check_clean(ran)
     assert but_kept(ran) == but_kept(bare)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="torch has it from 2.13 on")
+def test_logits_that_nobody_reads_are_not_kept(runner: Runner) -> None:
+    """Those that the script reads after the update are the ones from before it."""
+    bare = runner.bare("vocabulary.py")
+    ran = runner.forked("vocabulary.py", levers=(Lever(name="linear-cross-entropy", settings={"parts": 4}),))
+    check_clean(ran)
+    assert but_kept(ran) == but_kept(bare)
+    assert kept(ran) < 0.5 * kept(bare)

@@ -165,7 +165,7 @@ def test_levers_that_can_not_be_used_are_left_out() -> None:
 
 
 def test_nothing_alone_but_several_together() -> None:
-    found = changes(live(activations=100, optimizer_state=300), told(400), None)
+    found = changes(live(activations=100, optimizer_state=300), told(400, phase="optimizer"), None)
     assert not any(one.enough for one in found)
     chosen, together = few(found, lacking(told(400)))
     assert together and sum(one.gives_bytes or 0 for one in chosen) >= 400 * MIB

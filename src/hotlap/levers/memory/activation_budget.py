@@ -15,7 +15,7 @@ class ActivationBudget(Lever):
 
     name = "activation-budget"
     meaning = "torch.compile keeps only a share of the activations for the backward and computes the rest again"
-    causes = {"memory": 2}
+    causes = {"memory": 3}
     risk = "numeric"
     settings = {"budget": Setting("a number from 0 up to 1", lambda value: type(value) is float and 0 <= value < 1)}
     tolerance = 0.005

@@ -20,7 +20,7 @@ class ActivationOffload(Lever):
 
     name = "activation-offload"
     meaning = "activations are copied to pinned host memory in the forward and back in the backward"
-    causes = {"memory": 4}
+    causes = {"memory": 5}
     risk = "exact"
     settings = {"least_mib": integer(0, 1 << 20)}
     needs_gpu = True

@@ -29,7 +29,7 @@ class Allocator(Lever):
 
     name = "allocator"
     meaning = "settings of torch's device allocator that fragment less and call the driver less often"
-    causes = {"allocator": 0, "memory": 1}
+    causes = {"allocator": 0, "memory": 2}
     risk = "exact"
     settings = {"conf": Setting(f"one of {' | '.join(CONFS)}", CONFS.__contains__)}
     needs_gpu = True

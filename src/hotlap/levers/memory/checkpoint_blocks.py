@@ -24,7 +24,7 @@ class CheckpointBlocks(Lever):
 
     name = "checkpoint-blocks"
     meaning = "activations of repeated blocks are recomputed in the backward instead of kept"
-    causes = {"memory": 3}
+    causes = {"memory": 4}
     risk = "exact"
     settings = {"every": integer(1, MOST_BLOCKS)}
     saves_memory = True
