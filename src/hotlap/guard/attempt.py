@@ -75,8 +75,10 @@ class Attempt:
             looks = {"together": self._together, "two": self._two, "alone": self._alone}
             while not looks[self.mode](starts):  # in another mode
                 pass
+            known = found.starts, found.turns
             if self.sides[0] and self.sides[1]:
                 found = self.so_far()
+            if (found.starts, found.turns) != known:
                 self._say(found)
             if self.short or enough(found):
                 break

@@ -15,7 +15,7 @@ from .console import Screen, Tabled, at_place, columns, count, labelled, minutes
 
 STYLES: Final = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 CALLS: Final[dict[Call, str]] = {
-    "slower": "more than allowed", "within": "ok", "open": "not told", "unknown": "not measured",
+    "slower": "over", "within": "ok", "open": "not told", "unknown": "not measured",
 }  # fmt: skip
 
 
@@ -118,11 +118,11 @@ def cause_rows(check: Check) -> Iterator[tuple[str, str]]:
 
 def version_text(version: Version) -> str:
     """`main (1a2b3c4d5e)`."""
-    changed = ", with changes that are not committed" if version.changed else ""
-    commit = (
-        f" ({version.commit[:10]}{changed})"
-        if version.commit and not version.name.startswith(version.commit[:7])
-        else ""
-    )
-    levers = f", levers {', '.join(one.name for one in version.levers)}" if version.levers else ""
-    return f"{version.name}{'' if version.changed and commit else commit}{changed if version.changed else ''}{levers}"
+    name, commit = version.name, (version.commit or "")[:10]
+    if version.changed:
+        name = f"{name}, with changes that are not committed"
+    elif commit and (version.commit or "").startswith(name):
+        name = commit
+    elif commit:
+        name = f"{name} ({commit})"
+    return f"{name}, levers {', '.join(one.name for one in version.levers)}" if version.levers else name
