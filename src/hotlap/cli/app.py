@@ -17,10 +17,12 @@ from .check import check
 from .diff import diff
 from .export import export, open_
 from .fit import fit
+from .history import history
 from .memory import memory
 from .patch import UpToCommand, patch
 from .report import report
 from .run import run
+from .serve import serve
 from .show import show
 from .trace import trace
 from .tune import tune
@@ -49,6 +51,8 @@ app.command(name="report")(report)
 app.command(name="advise")(advise)
 app.command(name="trace")(trace)
 app.command(name="memory")(memory)
+app.add_typer(history, name="history")
+app.command(name="serve")(serve)
 app.command(name="open")(open_)
 app.command(name="export")(export)
 app.command(name="calibrate")(calibrate)

@@ -37,7 +37,7 @@ def headline(check: Check) -> str:
 
 def _table(check: Check) -> RenderableType:
     table = columns(
-        "", "baseline", "new version", "change", "95%", "allowed", "", right=("baseline", "new version", "change")
+        "", "baseline", "new", "change", "95%", "allowed", "", right=("baseline", "new", "change")
     )
     for row in rows(check):
         table.add_row(*map(plain, row))
