@@ -13,6 +13,7 @@ help:  ## show this help
 $(STAMP): requirements.lock pyproject.toml
 	python3 -m venv $(VENV)
 	$(PY) -m pip install -q --disable-pip-version-check -r requirements.lock
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps apache-otava==0.8.0  # it pins other numpy and scipy
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
@@ -46,7 +47,7 @@ browser:  ## install the browser that the report page is tested in (Debian, as r
 	  echo "no browser was installed; the tests that need one are skipped"
 
 lock: setup  ## write requirements.lock anew from what is installed
-	$(PY) -m pip freeze --exclude-editable | grep -v '^hotlap' | sed 's|^\(torch==[0-9.]*\)+cpu|\1|' > requirements.lock
+	$(PY) -m pip freeze --exclude-editable | grep -v '^hotlap\|^apache-otava' | sed 's|^\(torch==[0-9.]*\)+cpu|\1|' > requirements.lock
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -15,7 +15,7 @@ FLOORS = (
     ("diagnose", "levers", "memory", "profilers", "source", "trace"),
     ("experiment",),
     ("guard", "patch", "scale", "tune"),
-    ("cli", "export", "report", "testing"),
+    ("cli", "dashboard", "export", "report", "testing"),
 )
 """Of DESIGN.md, lowest first; `runs` lies between the records and who writes them."""
 

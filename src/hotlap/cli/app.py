@@ -17,6 +17,7 @@ from .check import check
 from .diff import diff
 from .export import export, open_
 from .fit import fit
+from .history import history
 from .memory import memory
 from .patch import UpToCommand, patch
 from .report import report
@@ -49,6 +50,7 @@ app.command(name="report")(report)
 app.command(name="advise")(advise)
 app.command(name="trace")(trace)
 app.command(name="memory")(memory)
+app.add_typer(history, name="history")
 app.command(name="open")(open_)
 app.command(name="export")(export)
 app.command(name="calibrate")(calibrate)

@@ -34,6 +34,7 @@ from ._beside import Profiler, screens
 from ._common import free_name, print_json
 from ._price import HELP as PRICE
 from ._price import UNPRICED, Price, price_of
+from .history import HISTORY, remember
 
 PROFILE_STEPS: Final = 3
 GRACE_S: Final = 120.0
@@ -78,6 +79,7 @@ def run(
     ] = False,
     every_step: Annotated[bool, typer.Option(help="Record the phases of every step instead of a sample.")] = False,
     price: Annotated[str | None, typer.Option(metavar="DOLLARS|FILE", help=PRICE)] = None,
+    history: Annotated[bool | None, typer.Option(help=HISTORY)] = None,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
 ) -> int:
     """Run a training command unchanged, time its steps and phases, and say what limits it.
@@ -134,14 +136,14 @@ def run(
         options=tuple(word for name, value in given.items() if value for word in _words(name, value)),
         cwd=here,
     )
-    return _run(plan, profiler, json, priced)
+    return _run(plan, profiler, json, priced, history)
 
 
 def _words(name: str, value: object) -> tuple[str, ...]:
     return (name,) if value is True else (name, str(value))
 
 
-def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> int:
+def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price, history: bool | None) -> int:
     """Returns the exit code of the command. Whatever happens to hotlap once it has begun, this process ends like it."""
     if profiler is not None:
         plan = profiler.put_in(plan)
@@ -151,6 +153,7 @@ def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price) -> 
         if profiler is not None:
             profiler.finish()
         _finish(plan.folder, record, profiler.name if profiler else "", json, price)
+        remember(plan.folder, history)
     finally:
         if sys.exc_info()[0] is not None:
             with contextlib.suppress(OSError, MemoryError):

@@ -16,6 +16,7 @@ from hotlap.tune import tune as tuning
 from hotlap.tune.objective import SLOWDOWN, Kind, TuneRequest
 
 from ._common import confirmed, free_name, print_json, seconds
+from .history import HISTORY, remember
 
 BUDGET = "10m"
 
@@ -42,6 +43,7 @@ def tune(
     ] = SLOWDOWN,
     resume: Annotated[Path | None, typer.Option(help="Continue the tune in this folder.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --resume: run the command that the folder holds.")] = False,
+    history: Annotated[bool | None, typer.Option(help=HISTORY)] = None,
     json: Annotated[bool, typer.Option(help="Print tune.json as the last line of stdout.")] = False,
 ) -> int:
     """Make a training command faster, with proof: try levers, keep what measurably helps, write a recipe.
@@ -85,6 +87,7 @@ def tune(
         progress.start(f"tune  {folder}")
         result = tuning.tune(folder, request, progress, resume=resume is not None)
     Console().print(tune_screen(result, folder)) if not json else print_json(result)
+    remember(folder, history)
     return 130 if result.why_incomplete.startswith("interrupted") else 0
 
 

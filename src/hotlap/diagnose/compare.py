@@ -24,7 +24,7 @@ Fields = dict[str, str | None]
 def compare(before: Path, after: Path) -> RunDiff:
     """Of two run folders. Raises RecordError where one is none."""
     one, two = RunFolder(before), RunFolder(after)
-    differs, unknown = _differences(one.record, two.record)
+    differs, unknown = differences(one.record, two.record)
     before_step, after_step = _step(one), _step(two)
     used = [None if step is None else step.memory for step in (before_step, after_step)]
     return RunDiff(
@@ -46,7 +46,7 @@ def _step(run: RunFolder) -> Diagnosis | None:
         return None
 
 
-def _differences(one: Run, two: Run) -> tuple[list[Difference], list[str]]:
+def differences(one: Run, two: Run) -> tuple[list[Difference], list[str]]:
     """What is not the same, and what only one of the two knows."""
     before = dict(_of_run(one)) | dict(_of_environment(one.environment)) | _prefixed("", one.environment.variables)
     after = dict(_of_run(two)) | dict(_of_environment(two.environment)) | _prefixed("", two.environment.variables)
@@ -79,6 +79,7 @@ def _of_run(run: Run) -> Iterator[tuple[str, str | None]]:
 def _of_environment(found: Environment) -> Iterator[tuple[str, str | None]]:
     """Variables are apart. Python is told by the run's process, where it is known."""
     yield "hotlap", found.hotlap
+    yield "host", found.host
     yield "system", found.os
     yield "cpu", found.cpu
     yield "cores", str(found.cores)

@@ -28,6 +28,7 @@ SECRET: Final = re.compile("KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH")
 LOGIN: Final = re.compile(r"://[^/\s]*@")
 """A value such as `redis://user:password@host`."""
 
+HASH: Final = re.compile("[0-9a-f]{40,64}")
 PROC: Final = Path("/proc")
 
 
@@ -39,6 +40,7 @@ def environment(cwd: Path) -> Environment:
         hotlap=__version__,
         python=f"{platform.python_version()} ({sys.executable})",
         os=platform.platform(),
+        host=platform.node() or None,
         cpu=cpu_model(PROC / "cpuinfo"),
         cores=cores(),
         cpu_quota=cpu_quota(),
@@ -140,6 +142,32 @@ def git_state(cwd: Path) -> tuple[str | None, bool | None]:
         return None, None
     changes = _git(cwd, "status", "--porcelain", "--untracked-files=no")
     return commit.strip(), None if changes is None else bool(changes.strip())
+
+
+def project_of(cwd: Path) -> str:
+    """What a folder's project is called: its repository, of which worktrees are part, or else the folder."""
+    found = _git(cwd, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    if found is None:
+        return cwd.name or str(cwd)
+    common = Path(found.strip())
+    return common.parent.name if common.name == ".git" else common.name.removesuffix(".git")
+
+
+def commit_time(cwd: Path, commit: str) -> float | None:
+    """When a commit was made, in seconds since the epoch; None where the repository at `cwd` does not have it."""
+    if not HASH.fullmatch(commit):
+        return None
+    found = _git(cwd, "rev-list", "--max-count=1", "--timestamp", commit, "--")
+    first = (found or "").partition(" ")[0]
+    return float(first) if first.isdecimal() else None
+
+
+def commits_between(cwd: Path, before: str, after: str, most: int) -> list[str]:
+    """Short hash and subject of the commits after one up to another, newest first; none where git can't tell."""
+    if not (HASH.fullmatch(before) and HASH.fullmatch(after)):
+        return []
+    told = "--oneline", "--abbrev-commit", f"--max-count={most}"
+    return (_git(cwd, "rev-list", *told, f"{before}..{after}", "--") or "").splitlines()
 
 
 def _git(cwd: Path, *arguments: str) -> str | None:

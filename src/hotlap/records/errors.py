@@ -23,6 +23,8 @@ from typing import ClassVar, Final
 
 USES: Final = {
     "polars": "reading traces", "scipy": "a test of significance", "libcst": "patching", "jinja2": "the report page",
+    "sqlalchemy": "the history", "alembic": "the history", "psycopg": "a history in PostgreSQL",
+    "fastapi": "the dashboard", "uvicorn": "the dashboard",
 }  # fmt: skip
 """Packages that are imported late, and what takes each."""
 OTHERS: Final = ("msgspec", "tomli_w", "rich", "typer", "psutil", "numpy")

@@ -27,9 +27,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and the source tree of a run, as the parent sees them.
 
-    hotlap: its version. python: version and path of hotlap's. cores: number that the command may run on; cpu_quota: how
-    many cores its cgroup lets it use in the mean, None without a limit. memory_gib: memory of the machine, GiB. driver,
-    gpus: NVIDIA's, known with the `gpu` extra.
+    hotlap: its version. python: version and path of hotlap's. host: the machine's name, None unknown. cores: number
+    that the command may run on; cpu_quota: how many cores its cgroup lets it use in the mean, None without a limit.
+    memory_gib: memory of the machine, GiB. driver, gpus: NVIDIA's, known with the `gpu` extra.
 
     variables: of the command's environment those whose names begin with `CUDA_`, `NCCL_`, `OMP_`, `MKL_`, `KMP_`,
     `PYTORCH_`, `TORCH`, `MALLOC_` or `LD_PRELOAD`, or are `HF_HUB_OFFLINE`, `NVIDIA_TF32_OVERRIDE` or `PYTHONHASHSEED`;
@@ -40,6 +40,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     hotlap: str
     python: str
     os: str
+    host: str | None = None
     cpu: str
     cores: int
     cpu_quota: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None

@@ -1,0 +1,218 @@
+"""Runs remembered over months and machines: adding them, and finding them again."""
+
+import hashlib
+import re
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.files import to_json
+from hotlap.records.history import Entry, Series
+from hotlap.records.run import Environment, Lever, Phases, Versions
+
+from .database import Database, url_of
+from .tables import environments, runs, series
+
+MOST: Final = 1000
+"""Runs that one question is answered with, at most."""
+COMMIT: Final = re.compile("[0-9a-f]{4,64}")
+LONGEST: Final = 1 << 20
+"""Characters of an environment's document."""
+WHOLE: Final = (1 << 63) - 1
+PLAIN: Final = (
+    "started", "commit_time", "dirty", "status", "exit_code", "torch", "wall_s", "step_ms", "p10_ms", "p90_ms", "steps",
+    "throughput", "throughput_unit", "peak_bytes", "startup_s", "bound", "finding", "ratio", "ratio_low", "ratio_high",
+    "cwd", "folder",
+)  # fmt: skip
+"""Fields of an entry that are columns of the same name."""
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs; None and "" are all. command: a part of it. commit: how it begins. since: seconds since the epoch."""
+
+    project: str | None = None
+    command: str = ""
+    host: str = ""
+    commit: str = ""
+    since: float | None = None
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        if self.commit and not COMMIT.fullmatch(self.commit):
+            raise UsageError(f"{self.commit[:80]!r} is not the beginning of a commit; give 4 or more of its digits")
+
+
+@contextmanager
+def open_history(where: str | None = None, make: bool = False) -> Iterator["History"]:
+    """The history at a place (`url_of`). make: it is made where there is none. Raises UsageError, RecordError."""
+    database = Database(url_of(where), make)
+    try:
+        yield History(database)
+    finally:
+        database.close()
+
+
+class History:
+    """The runs in a database. Everything here raises RecordError where the database can't do it."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @property
+    def name(self) -> str:
+        """Where it is."""
+        return self.database.name
+
+    def add(self, entry: Entry) -> bool:
+        """Add a run, on disk at the end. One that is there already is brought up to date. Returns whether it is new."""
+        with self.database.writing() as connection:
+            known = connection.execute(sa.select(runs.c.id).where(runs.c.key == entry.key)).scalar()
+            of = _series(entry)
+            later = sa.case((series.c.last > entry.started, series.c.last), else_=entry.started)
+            values = _columns(entry) | {
+                "series": self._put(connection, series, of, {"last": later}),
+                "environment": self._put(connection, environments, _environment(entry), {}),
+            }
+            self._put(connection, runs, {"added": time.time(), **values}, values)
+        return known is None
+
+    def _put(self, connection: sa.Connection, table: sa.Table, row: dict[str, Any], change: dict[str, Any]) -> int:
+        """Insert a row, or change the one with its key. Returns its id."""
+        insert = (sqlite if self.database.sqlite else postgresql).insert(table).values(row)
+        change = change or {"key": row["key"]}
+        made = connection.execute(
+            insert.on_conflict_do_update(index_elements=["key"], set_=change).returning(table.c.id)
+        )
+        return int(made.scalar_one())
+
+    def entries(self, wanted: Filter, limit: int = MOST) -> list[Entry]:
+        """The latest runs, the latest first."""
+        return self._read([*_of_series(wanted), *_of_runs(wanted)], limit)
+
+    def of_series(self, number: int, limit: int = MOST) -> list[Entry]:
+        """The latest runs of a series, the latest first."""
+        return self._read([runs.c.series == number], limit)
+
+    def entry(self, number: int) -> Entry:
+        """One run. Raises RecordError where there is none."""
+        found = self._read([runs.c.id == number], 1)
+        if not found:
+            raise RecordError(f"the history at {self.name} has no run {number}")
+        return found[0]
+
+    def series(self, wanted: Filter, limit: int = 50) -> list[Series]:
+        """The series with such runs, the one that ran last first."""
+        counted = sa.select(sa.func.count()).where(runs.c.series == series.c.id).scalar_subquery()
+        clauses = [*_of_series(wanted)]
+        if of_runs := [*_of_runs(wanted)]:
+            clauses.append(sa.exists().where(runs.c.series == series.c.id, *of_runs))
+        asked = sa.select(series, counted.label("runs")).where(*clauses).order_by(series.c.last.desc()).limit(limit)
+        with self.database.reading() as connection:
+            found = connection.execute(asked).mappings().all()
+        return [Series(**{name: row[name] for name in Series.__struct_fields__}) for row in found]
+
+    def _read(self, clauses: Sequence[sa.ColumnElement[bool]], limit: int) -> list[Entry]:
+        of = [column for column in series.c if column.name not in {"id", "key", "last"}]
+        asked = (
+            sa.select(runs, *of, environments.c.environment.label("document"), environments.c.versions)
+            .join(series, runs.c.series == series.c.id)
+            .join(environments, runs.c.environment == environments.c.id)
+            .where(*clauses)
+            .order_by(runs.c.started.desc(), runs.c.id.desc())
+            .limit(min(limit, MOST))
+        )
+        with self.database.reading() as connection:
+            found = connection.execute(asked).mappings().all()
+        try:
+            return [_entry(row) for row in found]
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RecordError(f"the history at {self.name} holds a row that can't be read: {error}") from error
+
+
+def _of_series(wanted: Filter) -> Iterator[sa.ColumnElement[bool]]:
+    if wanted.project is not None:
+        yield series.c.project == _text(wanted.project)
+    if wanted.command:
+        yield series.c.command.contains(_text(wanted.command), autoescape=True)
+    if wanted.host:
+        yield series.c.host == _text(wanted.host)
+    if wanted.kind:
+        yield series.c.kind == wanted.kind
+
+
+def _of_runs(wanted: Filter) -> Iterator[sa.ColumnElement[bool]]:
+    if wanted.commit:
+        yield runs.c.git_commit >= wanted.commit
+        yield runs.c.git_commit < wanted.commit + "g"  # behind all digits, so that an index finds it
+    if wanted.since is not None:
+        yield runs.c.started >= wanted.since
+
+
+def _series(entry: Entry) -> dict[str, Any]:
+    """The row of its series."""
+    row = {
+        "kind": entry.kind,
+        "project": _text(entry.project),
+        "command": _text(shlex.join(entry.command)),
+        "levers": _text(to_json(entry.levers).decode()),
+        "host": _text(entry.host),
+        "device": _text(entry.device),
+    }
+    return {"key": _key(row), "last": entry.started, **row}
+
+
+def _environment(entry: Entry) -> dict[str, Any]:
+    """The row of its environment."""
+    row = {"environment": _text(to_json(entry.environment).decode()), "versions": to_json(entry.versions).decode()}
+    if len(row["environment"]) + len(row["versions"]) > LONGEST:
+        raise RecordError(f"{entry.folder}: its environment is larger than {LONGEST:,} characters; it is not added")
+    return {"key": _key(row), **row}
+
+
+def _columns(entry: Entry) -> dict[str, Any]:
+    """The row of the run, without its series and its environment."""
+    row = {name: getattr(entry, name) for name in PLAIN}
+    row |= {"key": entry.key, "git_commit": entry.commit, "phases": to_json(entry.phases).decode()}
+    return {name: _kept(value) for name, value in row.items()}
+
+
+def _kept(value: Any) -> Any:
+    """A value as a column can hold it."""
+    if isinstance(value, str):
+        return _text(value)
+    return max(-WHOLE, min(WHOLE, value)) if type(value) is int else value
+
+
+def _text(value: str) -> str:
+    """A text without what PostgreSQL refuses."""
+    return value.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _key(row: dict[str, str]) -> str:
+    return hashlib.sha256(to_json(row)).hexdigest()[:32]
+
+
+def _entry(row: Any) -> Entry:
+    """The entry of a row."""
+    return Entry(
+        id=row["id"],
+        key=row["key"],
+        kind=row["kind"],
+        project=row["project"],
+        command=tuple(shlex.split(row["command"])),
+        host=row["host"],
+        device=row["device"],
+        levers=msgspec.json.decode(row["levers"], type=tuple[Lever, ...]),
+        commit=row["git_commit"],
+        phases=msgspec.json.decode(row["phases"], type=Phases),
+        environment=msgspec.json.decode(row["document"], type=Environment),
+        versions=msgspec.json.decode(row["versions"], type=Versions | None),
+        **{name: row[name] for name in PLAIN},
+    )

@@ -1,0 +1,169 @@
+"""What the history remembers of a run, and what it tells of many."""
+
+import msgspec
+
+from .compare import Difference
+from .run import Environment, Lever, Phases, Run, Versions
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A run or a tune, as the history keeps it.
+
+    id: its number in the history, 0 before it has one. key: derived from the run, so that adding it twice is adding it
+    once. kind: `run` or `tune`. project: the repository, or else the folder, that it ran in. device: the GPUs, or the
+    CPU where none was used. commit_time: seconds since the epoch, None unknown. step_ms, p10_ms, p90_ms: of steady
+    steps, ms; of a tune the bare command's. steps: number of steady ones. throughput: in throughput_unit.
+    peak_bytes: in use at the peak, of the first rank's GPU, or of the command's processes together where it has none.
+    startup_s: seconds from the start to the end of the first step, what was compiled in it included. finding: title of
+    the first. ratio, ratio_low, ratio_high: speed-up that a tune proved, with its 95% interval. folder: where its
+    records were.
+    """
+
+    id: int = 0
+    key: str
+    kind: str
+    project: str
+    command: tuple[str, ...]
+    host: str
+    device: str
+    levers: tuple[Lever, ...] = ()
+    started: float
+    cwd: str
+    commit: str | None = None
+    commit_time: float | None = None
+    dirty: bool | None = None
+    status: str
+    exit_code: int | None = None
+    torch: str | None = None
+    wall_s: float | None = None
+    step_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    steps: int = 0
+    phases: Phases = Phases()
+    throughput: float | None = None
+    throughput_unit: str = "samples/s"
+    peak_bytes: float | None = None
+    startup_s: float | None = None
+    bound: str | None = None
+    finding: str | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    folder: str
+    environment: Environment
+    versions: Versions | None = None
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Commits in the order in which they were made, runs of one in theirs."""
+        return (self.started if self.commit_time is None else self.commit_time, self.started)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the command ended by an error."""
+        return self.status == "failed"
+
+    def run(self) -> Run:
+        """What two of them are compared by."""
+        return Run(
+            command=self.command, cwd=self.cwd, environment=self.environment, versions=self.versions, levers=self.levers
+        )
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that can be compared: one command with the same levers on one host and device. last: when the latest began,
+    seconds since the epoch."""
+
+    id: int
+    kind: str
+    project: str
+    command: str
+    levers: str
+    host: str
+    device: str
+    last: float
+    runs: int = 0
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs between two changes. first, last: their places among the points. middle: mean of their values; low, high:
+    its 95% interval from how the runs differ, None of a single one."""
+
+    first: int
+    last: int
+    middle: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a measure changed. at: place of the first run after it. ratio: after over before; p: of the test.
+    commit_before, commit_after: of the runs on both sides of it. commits: those between, newest first, as far as the
+    repository here knows. also: what else differs between the two runs."""
+
+    at: int
+    before: float
+    after: float
+    ratio: float
+    p: float
+    commit_before: str | None = None
+    commit_after: str | None = None
+    commits: tuple[str, ...] = ()
+    also: tuple[Difference, ...] = ()
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """A slow change since the last change point. ratio: by how much each commit multiplies the value; low, high: its
+    99% interval; total: over all the commits."""
+
+    ratio: float
+    low: float
+    high: float
+    total: float
+    commits: int
+
+
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """What to look at. rule: its name."""
+
+    rule: str
+    text: str
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """A series by one measure, in the order of its commits. ids, times, values, commits: of each run that has the
+    measure. drift: None where none is shown."""
+
+    measure: str
+    ids: tuple[int, ...]
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+    commits: tuple[str | None, ...]
+    segments: tuple[Segment, ...] = ()
+    changes: tuple[Change, ...] = ()
+    drift: Drift | None = None
+
+
+class SeriesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed in a series, and what to look at."""
+
+    series: Series
+    trends: tuple[Trend, ...] = ()
+    flags: tuple[Flag, ...] = ()
+
+
+class HistoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `hotlap history changes --json` prints. history: where it is."""
+
+    version: int = 1
+    history: str
+    series: tuple[SeriesReport, ...] = ()
+
+
+class HistoryRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """What `hotlap history --json` prints: the latest runs, the latest first."""
+
+    version: int = 1
+    history: str
+    runs: tuple[Entry, ...] = ()
