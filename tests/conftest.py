@@ -1,5 +1,6 @@
 """What every test stands on."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from hypothesis import settings
 from agent.harness import Runner
 from hotlap.levers.compiler import _create_graph
 
+os.environ.pop("HOTLAP_DB", None)  # runs of tests are not remembered
 # A suite started in the background of a shell inherits an ignored SIGINT, and so would every command it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Machines are shared: a time says nothing. The same examples each time: what is found by chance is looked for with

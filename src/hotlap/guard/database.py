@@ -75,7 +75,7 @@ class Database:
     @property
     def name(self) -> str:
         """As it is told to people, without a password."""
-        return str(self.file) if self.sqlite else self.url.render_as_string(hide_password=True)
+        return str(self.file) if self.sqlite else self.url.set(drivername="postgresql").render_as_string()
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
