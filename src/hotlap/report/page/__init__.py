@@ -8,6 +8,6 @@ has no character that could end its element. The page's policy lets only the scr
 request leave it.
 """
 
-from .render import PLOTLY_FILE, plotly_source, render
+from .render import PLOTLY_FILE, filled, plotly_source, render, source, templates
 
-__all__ = ["PLOTLY_FILE", "plotly_source", "render"]
+__all__ = ["PLOTLY_FILE", "filled", "plotly_source", "render", "source", "templates"]

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distribution, version
@@ -55,20 +55,31 @@ def render(page: Page, shared_script: str | None = None) -> str:
     shown = {name: data for name in PANELS if (data := _module(name).data(page)) is not None}
     charts = {name: data["chart"] for name, data in shown.items() if data.get("chart") is not None}
     plotted = any(name in charts for name in PLOTTED)
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            page=page,
-            panels=shown,
-            titles={name: _module(name).TITLE for name in shown},
-            data=embedded(charts),
-            nonce=secrets.token_urlsafe(16),
-            style=Markup(_source("page.css")),
-            scripts=[script(_source("page.js")), *(script(_source(f"{name}.js")) for name in charts)],
-            plotly=script(plotly_source()) if plotted and shared_script is None else None,
-            shared_script=shared_script if plotted else None,
-        )
+    return filled(
+        templates(),
+        "page.html.j2",
+        page.title,
+        charts,
+        [source(f"{name}.js") for name in charts],
+        page=page,
+        panels=shown,
+        titles={name: _module(name).TITLE for name in shown},
+        plotly=script(plotly_source()) if plotted and shared_script is None else None,
+        shared_script=shared_script if plotted else None,
+    )
+
+
+def filled(
+    found: jinja2.Environment, name: str, title: str, charts: Mapping[str, Any], scripts: Sequence[str], **more: Any
+) -> str:
+    """A template that extends `layout.html.j2`. charts: what the panels' scripts are given, by the name of the panel."""
+    return found.get_template(name).render(
+        title=title,
+        data=embedded(charts),
+        nonce=secrets.token_urlsafe(16),
+        style=Markup(source("page.css")),
+        scripts=[script(one) for one in (source("page.js"), *scripts)],
+        **more,
     )
 
 
@@ -97,14 +108,16 @@ def _module(name: str) -> ModuleType:
     return import_module(f".{name}", __package__)
 
 
-def _source(name: str) -> str:
-    return (files(__package__) / "templates" / name).read_text("utf-8")
+def source(name: str, package: str = __package__) -> str:
+    """A style or a script among a package's templates."""
+    return (files(package) / "templates" / name).read_text("utf-8")
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def templates(*packages: str) -> jinja2.Environment:
+    """The templates of these packages, and those of the report."""
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("hotlap.report.page", "templates"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(one, "templates") for one in (*packages, __package__)]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
