@@ -61,8 +61,10 @@ def test_filters(where: str) -> None:
         assert [one.host for one in history.series(Filter(commit=commit_of(5)))] == ["two"]
         assert [one.project for one in history.series(Filter())] == ["p", "q", "p"]
         assert len(history.entries(Filter(), 2)) == 2
-        with pytest.raises(RecordError, match="has no run 99"):
-            history.entry(99)
+        assert history.entry(99) is None and history.one_series(99) is None
+        one = history.series(Filter(host="two"))[0]
+        assert history.one_series(one.id) == one and {found.host for found in history.siblings(one)} == {"one", "two"}
+        assert history.names() == (["p", "q"], ["one", "two"])
     with pytest.raises(UsageError, match="not the beginning of a commit"):
         Filter(commit="HEAD' or 1=1")
 

@@ -22,6 +22,7 @@ from .memory import memory
 from .patch import UpToCommand, patch
 from .report import report
 from .run import run
+from .serve import serve
 from .show import show
 from .trace import trace
 from .tune import tune
@@ -51,6 +52,7 @@ app.command(name="advise")(advise)
 app.command(name="trace")(trace)
 app.command(name="memory")(memory)
 app.add_typer(history, name="history")
+app.command(name="serve")(serve)
 app.command(name="open")(open_)
 app.command(name="export")(export)
 app.command(name="calibrate")(calibrate)

@@ -1,8 +1,6 @@
 """`hotlap history`."""
 
 import os
-import re
-import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,7 +18,6 @@ DB: Final = "File or postgresql:// URL of the history; by default $HOTLAP_DB, el
 SINCE: Final = "Only runs that began since: 12h, 30d, 2026-11-01."
 PROJECT: Final = "Of this project; by default the repository or folder here."
 HISTORY: Final = "Add it to the history when it has ended; so is every run where $HOTLAP_DB is set."
-UNITS: Final = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
 Db = Annotated[str | None, typer.Option(metavar="FILE|URL", help=DB)]
 Command = Annotated[str, typer.Option(help="Only commands with this text in them.")]
 Host = Annotated[str, typer.Option(help="Only runs on this machine.")]
@@ -125,23 +122,13 @@ def changes(
 
 
 def _wanted(project: str | None, all_: bool, command: str, host: str, since: str | None, commit: str = "") -> Any:
-    from hotlap.guard.history import Filter
+    from hotlap.guard.history import Filter, moment
 
     if project is not None and all_:
         raise UsageError("--project or --all, not both")
     name = None if all_ else project or project_of(Path.cwd())
     began = None if since is None else moment(since)
     return Filter(project=name, command=command, host=host, commit=commit, since=began)
-
-
-def moment(text: str) -> float:
-    """What `--since` says, in seconds since the epoch. Raises UsageError."""
-    if match := re.fullmatch(r"(\d{1,6})([hdw])", text.strip()):
-        return time.time() - float(match[1]) * UNITS[match[2]]
-    try:
-        return time.mktime(time.strptime(text.strip(), "%Y-%m-%d"))
-    except (ValueError, OverflowError):
-        raise UsageError(f"--since {text!r} is not a time; write 12h, 30d, 8w or 2026-11-01") from None
 
 
 def remember(folder: Path, wanted: bool | None) -> None:

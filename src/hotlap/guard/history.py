@@ -4,8 +4,9 @@ import hashlib
 import re
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from .tables import environments, runs, series
 
 MOST: Final = 1000
 """Runs that one question is answered with, at most."""
+UNITS: Final = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
 COMMIT: Final = re.compile("[0-9a-f]{4,64}")
 LONGEST: Final = 1 << 20
 """Characters of an environment's document."""
@@ -49,6 +51,16 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"{self.commit[:80]!r} is not the beginning of a commit; give 4 or more of its digits")
 
 
+def moment(text: str) -> float:
+    """What `--since` says, in seconds since the epoch: 12h, 30d, 8w or 2026-11-01. Raises UsageError."""
+    if match := re.fullmatch(r"(\d{1,6})([hdw])", text.strip()):
+        return time.time() - float(match[1]) * UNITS[match[2]]
+    try:
+        return time.mktime(time.strptime(text.strip(), "%Y-%m-%d"))
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text[:80]!r} is not a time; write 12h, 30d, 8w or 2026-11-01") from None
+
+
 @contextmanager
 def open_history(where: str | None = None, make: bool = False) -> Iterator["History"]:
     """The history at a place (`url_of`). make: it is made where there is none. Raises UsageError, RecordError."""
@@ -74,14 +86,18 @@ class History:
         """Add a run, on disk at the end. One that is there already is brought up to date. Returns whether it is new."""
         with self.database.writing() as connection:
             known = connection.execute(sa.select(runs.c.id).where(runs.c.key == entry.key)).scalar()
-            of = _series(entry)
+            self.put(connection, [entry])
+        return known is None
+
+    def put(self, connection: sa.Connection, entries: Iterable[Entry]) -> None:
+        """Add runs in a transaction that was begun."""
+        for entry in entries:
             later = sa.case((series.c.last > entry.started, series.c.last), else_=entry.started)
             values = _columns(entry) | {
-                "series": self._put(connection, series, of, {"last": later}),
+                "series": self._put(connection, series, _series(entry), {"last": later}),
                 "environment": self._put(connection, environments, _environment(entry), {}),
             }
             self._put(connection, runs, {"added": time.time(), **values}, values)
-        return known is None
 
     def _put(self, connection: sa.Connection, table: sa.Table, row: dict[str, Any], change: dict[str, Any]) -> int:
         """Insert a row, or change the one with its key. Returns its id."""
@@ -100,19 +116,37 @@ class History:
         """The latest runs of a series, the latest first."""
         return self._read([runs.c.series == number], limit)
 
-    def entry(self, number: int) -> Entry:
-        """One run. Raises RecordError where there is none."""
-        found = self._read([runs.c.id == number], 1)
-        if not found:
-            raise RecordError(f"the history at {self.name} has no run {number}")
-        return found[0]
+    def entry(self, number: int) -> Entry | None:
+        """One run; None where there is none."""
+        return next(iter(self._read([runs.c.id == number], 1)), None)
+
+    def one_series(self, number: int) -> Series | None:
+        """One series; None where there is none."""
+        return next(iter(self._series([series.c.id == number], 1)), None)
+
+    def siblings(self, of: Series, limit: int = 20) -> list[Series]:
+        """The series of the same command with the same levers, on any machine."""
+        same = (series.c[name] == getattr(of, name) for name in ("kind", "project", "command", "levers"))
+        return self._series([*same], limit)
+
+    def names(self, limit: int = 200) -> tuple[list[str], list[str]]:
+        """Projects and machines that there are."""
+        with self.database.reading() as connection:
+            projects, hosts = (
+                [*connection.execute(sa.select(column).distinct().order_by(column).limit(limit)).scalars()]
+                for column in (series.c.project, series.c.host)
+            )
+        return projects, hosts
 
     def series(self, wanted: Filter, limit: int = 50) -> list[Series]:
         """The series with such runs, the one that ran last first."""
-        counted = sa.select(sa.func.count()).where(runs.c.series == series.c.id).scalar_subquery()
         clauses = [*_of_series(wanted)]
         if of_runs := [*_of_runs(wanted)]:
             clauses.append(sa.exists().where(runs.c.series == series.c.id, *of_runs))
+        return self._series(clauses, limit)
+
+    def _series(self, clauses: Sequence[sa.ColumnElement[bool]], limit: int) -> list[Series]:
+        counted = sa.select(sa.func.count()).where(runs.c.series == series.c.id).scalar_subquery()
         asked = sa.select(series, counted.label("runs")).where(*clauses).order_by(series.c.last.desc()).limit(limit)
         with self.database.reading() as connection:
             found = connection.execute(asked).mappings().all()
@@ -212,7 +246,18 @@ def _entry(row: Any) -> Entry:
         levers=msgspec.json.decode(row["levers"], type=tuple[Lever, ...]),
         commit=row["git_commit"],
         phases=msgspec.json.decode(row["phases"], type=Phases),
-        environment=msgspec.json.decode(row["document"], type=Environment),
-        versions=msgspec.json.decode(row["versions"], type=Versions | None),
+        environment=_decoded(row["document"]),
+        versions=_versions(row["versions"]),
         **{name: row[name] for name in PLAIN},
     )
+
+
+@lru_cache(maxsize=256)
+def _decoded(document: str) -> Environment:
+    """Of many runs it is the same."""
+    return msgspec.json.decode(document, type=Environment)
+
+
+@lru_cache(maxsize=256)
+def _versions(document: str) -> Versions | None:
+    return msgspec.json.decode(document, type=Versions | None)

@@ -72,7 +72,7 @@ def render(page: Page, shared_script: str | None = None) -> str:
 def filled(
     found: jinja2.Environment, name: str, title: str, charts: Mapping[str, Any], scripts: Sequence[str], **more: Any
 ) -> str:
-    """A template that extends `layout.html.j2`. charts: what the panels' scripts are given, by the name of the panel."""
+    """A template that extends `layout.html.j2`. charts: what the scripts of panels are given, by the panel's name."""
     return found.get_template(name).render(
         title=title,
         data=embedded(charts),
