@@ -77,14 +77,22 @@ class Browser:
 
     def open(self, page: Path) -> None:
         """Open a page and wait until what comes first is drawn."""
+        self.visit(page.resolve().as_uri())
+
+    def visit(self, address: str) -> None:
+        """As `open`, of any address."""
         self.log("browser")
         self.log("performance")
-        self._ask("POST", f"{self.session}/url", {"url": page.resolve().as_uri()})
+        self._ask("POST", f"{self.session}/url", {"url": address})
+        self.wait("document.documentElement.dataset.ready === '1'")
+
+    def wait(self, condition: str) -> None:
+        """Until an expression of the page is true."""
         for _ in range(400):
-            if self.run("return document.documentElement.dataset.ready === '1'"):
+            if self.run(f"return {condition}"):
                 return
             time.sleep(0.05)
-        raise RuntimeError(f"the page did not get ready: {self.log('browser')}")
+        raise RuntimeError(f"it did not come to {condition}: {self.log('browser')}")
 
     def draw_all(self) -> None:
         """Draw the charts too that are not in view."""

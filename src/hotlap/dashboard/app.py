@@ -1,11 +1,12 @@
 """The addresses of the dashboard, and the server behind them."""
 
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from markupsafe import Markup
 
@@ -25,8 +26,10 @@ HEADERS: Final = {
     "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }  # fmt: skip
+MOST: Final = (1 << 31) - 1
 Text = Annotated[str, Query(max_length=LONGEST)]
-Number = Annotated[int, Query(ge=1, le=1 << 31)]
+Number = Annotated[int, Query(ge=1, le=MOST)]
+Id = Annotated[int, Path(ge=1, le=MOST)]
 
 
 def application(history: History, token: str | None = None) -> Any:
@@ -83,14 +86,14 @@ def application(history: History, token: str | None = None) -> Any:
         return page("overview.html.j2", project or "all projects", chart, d=found, asked=asked, measure=measure)
 
     @app.get("/series/{number}")
-    def series(number: int, measure: Text = "step") -> HTMLResponse:
+    def series(number: Id, measure: Text = "step") -> HTMLResponse:
         one: Series = there(history.one_series(number), "series")
         found = views.trend_of(history, one, known(measure))
         hosts = views.hosts_of(history, one, measure)
         return page("series.html.j2", one.command, found["chart"], d=found, hosts=hosts, measure=measure)
 
     @app.get("/run/{number}")
-    def run(number: int) -> HTMLResponse:
+    def run(number: Id) -> HTMLResponse:
         one: Entry = there(history.entry(number), "run")
         return page("run.html.j2", f"run {number}", d=views.run_of(one), others=views.others(history, one))
 
@@ -130,4 +133,5 @@ def serve(history: History, host: str, port: int, token: str | None, told: Calla
         server = uvicorn.Server(
             uvicorn.Config(application(history, token), log_level="warning", access_log=False, lifespan="off")
         )
-        server.run(sockets=[listening])
+        with contextlib.suppress(KeyboardInterrupt):  # which it raises again once it has ended
+            server.run(sockets=[listening])

@@ -17,6 +17,7 @@ from hotlap.report.history_screen import between_text, change_lines, commit_text
 MOST_SERIES: Final = 30
 MOST_RUNS: Final = 300
 SPARK_RUNS: Final = 40
+LATEST_RUNS: Final = 10
 SHOWN_RUNS: Final = 30
 SHOWN_COMMITS: Final = 30
 TITLES: Final = {
@@ -105,7 +106,7 @@ def _run(entry: Entry) -> dict[str, Any]:
 
 def _change(measure: str, one: Change) -> dict[str, Any]:
     before, after = shown(measure, one.before), shown(measure, one.after)
-    return {"change": one, "values": f"{before} → {after}", "between": between_text(one), "lines": change_lines(one)}
+    return {"change": one, "moved": f"{before} → {after}", "between": between_text(one), "lines": change_lines(one)}
 
 
 def _by_commit(one: Trend) -> Iterator[dict[str, Any]]:
@@ -159,7 +160,7 @@ def hosts_of(history: History, series: Series, measure: str) -> list[dict[str, A
     made = []
     for one in history.siblings(series):
         values = [
-            value for entry in history.of_series(one.id, SPARK_RUNS) if (value := MEASURES[measure](entry)) is not None
+            value for entry in history.of_series(one.id, LATEST_RUNS) if (value := MEASURES[measure](entry)) is not None
         ]
         if values:
             low, high = shown(measure, min(values)), shown(measure, max(values))
