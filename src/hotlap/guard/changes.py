@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -164,7 +165,7 @@ def _drift(values: Values, commits: Sequence[str | None]) -> Drift | None:
             by.setdefault(commit, []).append(value)
     if len(by) < LEAST_COMMITS:
         return None
-    logs = [math.log(float(np.median(own))) for own in by.values()]
+    logs = [math.log(median(own)) for own in by.values()]
     slope, _, low, high = stats.theilslopes(logs, alpha=CONFIDENCE)
     wider = _wider(np.array(logs) - slope * np.arange(len(logs)))
     low, high = slope - wider * (slope - low), slope + wider * (high - slope)

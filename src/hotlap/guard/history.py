@@ -141,13 +141,16 @@ class History:
     def series(self, wanted: Filter, limit: int = 50) -> list[Series]:
         """The series with such runs, the one that ran last first."""
         clauses = [*_of_series(wanted)]
-        if of_runs := [*_of_runs(wanted)]:
-            clauses.append(sa.exists().where(runs.c.series == series.c.id, *of_runs))
+        if wanted.since is not None:
+            clauses.append(series.c.last >= wanted.since)
+        if wanted.commit:
+            clauses.append(series.c.id.in_(sa.select(runs.c.series).where(*_of_runs(wanted))))
         return self._series(clauses, limit)
 
     def _series(self, clauses: Sequence[sa.ColumnElement[bool]], limit: int) -> list[Series]:
-        counted = sa.select(sa.func.count()).where(runs.c.series == series.c.id).scalar_subquery()
-        asked = sa.select(series, counted.label("runs")).where(*clauses).order_by(series.c.last.desc()).limit(limit)
+        some = sa.select(series).where(*clauses).order_by(series.c.last.desc()).limit(limit).subquery()
+        counted = sa.select(sa.func.count()).where(runs.c.series == some.c.id).scalar_subquery()
+        asked = sa.select(some, counted.label("runs")).order_by(some.c.last.desc())
         with self.database.reading() as connection:
             found = connection.execute(asked).mappings().all()
         return [Series(**{name: row[name] for name in Series.__struct_fields__}) for row in found]
@@ -240,7 +243,7 @@ def _entry(row: Any) -> Entry:
         key=row["key"],
         kind=row["kind"],
         project=row["project"],
-        command=tuple(shlex.split(row["command"])),
+        command=_words(row["command"]),
         host=row["host"],
         device=row["device"],
         levers=msgspec.json.decode(row["levers"], type=tuple[Lever, ...]),
@@ -250,6 +253,11 @@ def _entry(row: Any) -> Entry:
         versions=_versions(row["versions"]),
         **{name: row[name] for name in PLAIN},
     )
+
+
+@lru_cache(maxsize=256)
+def _words(command: str) -> tuple[str, ...]:
+    return tuple(shlex.split(command))
 
 
 @lru_cache(maxsize=256)

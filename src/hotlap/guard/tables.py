@@ -64,7 +64,8 @@ runs = sa.Table(
     sa.Column("cwd", sa.Text, nullable=False),
     sa.Column("folder", sa.Text, nullable=False),
 )
-sa.Index("hotlap_series_last", series.c.project, series.c.last)
+sa.Index("hotlap_series_last", series.c.last)
+sa.Index("hotlap_series_project", series.c.project, series.c.last)
 sa.Index("hotlap_runs_series", runs.c.series, runs.c.started)
 sa.Index("hotlap_runs_started", runs.c.started)
 sa.Index("hotlap_runs_commit", runs.c.git_commit, runs.c.started)

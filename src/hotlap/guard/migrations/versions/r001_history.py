@@ -49,7 +49,8 @@ def upgrade() -> None:
         sa.Column("cwd", sa.Text, nullable=False),
         sa.Column("folder", sa.Text, nullable=False),
     )
-    op.create_index("hotlap_series_last", "hotlap_series", ["project", "last"])
+    op.create_index("hotlap_series_last", "hotlap_series", ["last"])
+    op.create_index("hotlap_series_project", "hotlap_series", ["project", "last"])
     op.create_index("hotlap_runs_series", "hotlap_runs", ["series", "started"])
     op.create_index("hotlap_runs_started", "hotlap_runs", ["started"])
     op.create_index("hotlap_runs_commit", "hotlap_runs", ["git_commit", "started"])
