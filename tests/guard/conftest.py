@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .postgres import WHY_NOT, Server, served
+from postgres_server import WHY_NOT, Server, served
 
 
 @pytest.fixture(scope="session")

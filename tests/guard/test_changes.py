@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from made_history import MACHINE, commit_of, entries, entry, noisy, stepped
 
 from hotlap.guard.changes import split, trend
 from hotlap.guard.flags import flags
@@ -15,19 +16,7 @@ from hotlap.guard.report import of_series, report
 from hotlap.records.history import Entry, Series, Trend
 from hotlap.records.run import Phases, Versions
 
-from .made import MACHINE, commit_of, entries, entry
-
 SERIES = Series(id=1, kind="run", project="p", command="c", levers="[]", host="h", device="d", last=0.0)
-
-
-def noisy(values: object, noise: float = 0.01, seed: int = 0) -> list[float]:
-    """Values with noise, the same each time."""
-    made = np.asarray(values, float) * np.exp(np.random.default_rng(seed).normal(0, noise, len(values)))  # type: ignore[arg-type]
-    return [float(one) for one in made]
-
-
-def stepped(*parts: tuple[int, float]) -> list[float]:
-    return [value for count, value in parts for _ in range(count)]
 
 
 def test_a_change_is_found_at_its_commit() -> None:

@@ -2,21 +2,29 @@
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from made_checks import FAILED
+from made_history import BEGAN, DAY, commit_of, entry, run_folder
 
 from hotlap.guard.database import url_of
 from hotlap.guard.entry import entry_of
 from hotlap.guard.history import Filter, History, open_history
 from hotlap.guard.tables import HEAD, metadata
 from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.files import write_record
 from hotlap.records.history import Entry
 from hotlap.records.run import Lever, Phases
-
-from .made import BEGAN, DAY, commit_of, entry, run_folder
+from hotlap.records.tune import Trial
+from report.pages import TUNE
 
 HOSTILE = "\x1b[31m<b>\0%_'\"; drop table hotlap_runs; --\ud800 é"
+
+
+def with_trials(record: Any, *trials: Trial) -> Any:
+    return msgspec.structs.replace(record, trials=trials)
 
 
 def found(history: History, **wanted: object) -> list[int]:
@@ -151,3 +159,22 @@ def test_order_is_that_of_commits() -> None:
     old, new, unknown = entry(5, commit_time=BEGAN), entry(1), entry(9, commit_time=None)
     made: list[Entry] = sorted((unknown, new, old), key=lambda one: one.order)
     assert made == [old, new, unknown]
+
+
+def test_entries_of_a_tune_and_of_a_check(tmp_path: Path) -> None:
+    trial = Trial(id=0, purpose="x", levers=(), folder="trials/000", outcome="measured")
+    run_folder(tmp_path / "hotlap-runs" / "t" / "trials" / "000", 3)
+    write_record(tmp_path / "hotlap-runs" / "t" / "check.json", with_trials(FAILED, trial))
+    made = entry_of(tmp_path / "hotlap-runs" / "t")
+    assert (made.kind, made.status, made.failed, made.commit) == ("check", "fail", True, "2" * 40)
+    assert (made.ratio, made.ratio_low, made.step_ms) == (1.2, pytest.approx(1.19), 12.0)
+    assert made.project == tmp_path.name and made.started == BEGAN + 3 * DAY
+    write_record(tmp_path / "hotlap-runs" / "t" / "check.json", FAILED)
+    with pytest.raises(RecordError, match="started nothing"):
+        entry_of(tmp_path / "hotlap-runs" / "t")
+    run_folder(tmp_path / "u" / "trials" / "000", 4)
+    write_record(tmp_path / "u" / "tune.json", with_trials(TUNE, trial))
+    made = entry_of(tmp_path / "u")
+    assert (made.kind, made.ratio, made.step_ms, made.bound) == (
+        "tune", TUNE.speedup, TUNE.baseline.step_ms, TUNE.baseline.bound
+    )  # fmt: skip

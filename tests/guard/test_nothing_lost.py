@@ -7,18 +7,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hotlap_process import SOURCE, ended, refused, started, variables
+from made_history import run_folder
+from postgres_server import Server
 
-import hotlap
 from hotlap.guard.history import Filter, open_history
 
-from .made import run_folder
-from .postgres import Server
-
-SOURCE = Path(hotlap.__path__[0]).parent
 LOOP = """
 import sys, torch
 model = torch.nn.Linear(4, 1)
@@ -29,34 +27,6 @@ for step in range(60):
         parameter.grad = None
 raise SystemExit(7)
 """
-Ended = subprocess.CompletedProcess[str]
-
-
-def variables(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "300", **more}
-
-
-def started(words: Sequence[str | Path], cwd: Path, **more: str) -> subprocess.Popen[str]:
-    """hotlap with these words, in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "hotlap", *words], cwd=cwd, env=variables(**more), text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def ended(words: Sequence[str | Path], cwd: Path, **more: str) -> Ended:
-    """How it ends."""
-    process = started(words, cwd, **more)
-    out, err = process.communicate(timeout=120)
-    return Ended(words, process.returncode, out, err)
-
-
-def refused(done: Ended, *says: str) -> None:
-    """It could not be done, and one line says why."""
-    assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr.startswith("hotlap: ") and done.stderr.count("\n") == 1, done.stderr
-    for text in says:
-        assert text in done.stderr
 
 
 def folders(path: Path, count: int, first: int = 0) -> list[Path]:

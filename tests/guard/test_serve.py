@@ -2,6 +2,7 @@
 
 import base64
 import html
+import os
 import re
 import signal
 import subprocess
@@ -13,15 +14,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hotlap_process import SOURCE, ended, refused, started
+from made_history import BEGAN, DAY, MACHINE, commit_of, entry, noisy, stepped
 
 from hotlap.guard.history import open_history
 from hotlap.records.run import Phases
 from report.browser import WHY_NOT, Browser
 from report.test_browser import CONTRAST
-
-from .made import BEGAN, DAY, MACHINE, commit_of, entry
-from .test_changes import noisy, stepped
-from .test_nothing_lost import ended, refused, started
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>\u202e{{7*7}}%"
 TOKEN = "0123456789abcdef-a-token"
@@ -318,10 +317,6 @@ def test_a_browser_asks_for_the_token(tmp_path: Path, browser: Browser) -> None:
 
 def test_missing_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')")
-    import os
-
-    from .test_nothing_lost import SOURCE
-
     path = os.pathsep.join([str(tmp_path), str(SOURCE)])
     done = ended(["serve"], tmp_path, PYTHONPATH=path)
     refused(done, "the dashboard needs uvicorn, which is not installed: pip install 'hotlap[serve]'")

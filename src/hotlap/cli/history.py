@@ -65,7 +65,7 @@ def _history(
 
 @history.command()
 def add(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs or tunes.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, tunes or checks.")],
     db: Db = None,
     project: Annotated[
         str | None, typer.Option(help="Name of the project; by default its repository or folder.")

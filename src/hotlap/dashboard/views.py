@@ -54,7 +54,7 @@ def _row(history: History, series: Series, measure: str) -> dict[str, Any]:
         "series": series,
         "last": last,
         "began": moment(series.last),
-        "value": step_text(last) if last and last.kind == "tune" else shown(measure, values[-1] if values else None),
+        "value": step_text(last) if last and last.kind != "run" else shown(measure, values[-1] if values else None),
         "ratio": values[-1] / usual if usual else None,
         "spark": spark(values),
         "failed": last is not None and last.failed,

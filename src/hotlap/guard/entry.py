@@ -1,6 +1,7 @@
-"""What the history keeps of a run folder, or of a tune's."""
+"""What the history keeps of the folder of a run, a tune or a check."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -8,23 +9,30 @@ import msgspec
 
 from hotlap.diagnose.verdict import judged
 from hotlap.launch.environment import commit_time, project_of
+from hotlap.records.check import STEP_TIME, Check
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import to_json
 from hotlap.records.history import Entry
 from hotlap.records.run import Environment, Lever, Run
-from hotlap.records.tune import Tune
+from hotlap.records.tune import Trial, Tune
 from hotlap.runs.folder import RunFolder, TuneFolder
 
+RUNS: Final = "hotlap-runs"
+"""The folder that folders of records lie in, in that of the command, unless they were put elsewhere."""
 LONGEST: Final = 20_000
 """Characters of a text, and of a command in all."""
 
 
 def entry_of(folder: Path, project: str | None = None) -> Entry:
     """The entry of a folder. project: its name, by default that of the repository or the folder that the command ran
-    in. Raises RecordError where the folder holds neither a run nor a tune, or can't be read."""
-    tuned = TuneFolder(folder)
-    return _of_tune(tuned, tuned.tune, project) if tuned.tune is not None else _of_run(RunFolder(folder), project)
+    in. Raises RecordError where the folder holds no run, tune or check, or can't be read."""
+    trials = TuneFolder(folder)
+    if trials.tune is not None:
+        return _of_tune(trials, trials.tune, project)
+    if trials.check is not None:
+        return _of_check(trials, trials.check, project)
+    return _of_run(RunFolder(folder), project)
 
 
 def _of_run(folder: RunFolder, project: str | None) -> Entry:
@@ -46,9 +54,7 @@ def _of_run(folder: RunFolder, project: str | None) -> Entry:
 
 
 def _of_tune(folder: TuneFolder, tune: Tune, project: str | None) -> Entry:
-    if not tune.trials:
-        raise RecordError(f"{folder.path} holds a tune that started nothing; there is nothing to remember")
-    first = folder.trial(tune.trials[0]).record
+    first = _first(folder, tune.trials)
     run = msgspec.structs.replace(
         first, command=tune.command, environment=tune.environment, versions=tune.versions, levers=()
     )
@@ -65,6 +71,40 @@ def _of_tune(folder: TuneFolder, tune: Tune, project: str | None) -> Entry:
         ),
         tune.baseline,
     )
+
+
+def _of_check(folder: TuneFolder, check: Check, project: str | None) -> Entry:
+    """Its commit is the one that was checked, which was built in a folder that is gone."""
+    first = _first(folder, check.trials)
+    machine = msgspec.structs.replace(
+        check.environment, git_commit=check.head.commit, git_dirty=check.head.changed if check.head.commit else None
+    )
+    run = msgspec.structs.replace(
+        first, command=check.head.command, environment=machine, levers=check.head.levers, cwd=check.head.cwd
+    )
+    around = folder.path.resolve().parent
+    around = around.parent if around.name == RUNS else around
+    entry = _begun("check", folder.path, run, first.started, project or project_of(around))
+    step = next((one for one in check.judged if one.what == STEP_TIME), None)
+    of = None if step is None else step.interval
+    return msgspec.structs.replace(
+        entry,
+        status=check.verdict,
+        wall_s=check.seconds,
+        levers=check.head.levers,
+        commit_time=commit_time(around, check.head.commit) if check.head.commit else None,
+        step_ms=step.after if step else None,
+        ratio=1 + step.change if step and step.change is not None else None,
+        ratio_low=1 + of.low if of else None,
+        ratio_high=1 + of.high if of else None,
+        finding=check.why,
+    )
+
+
+def _first(folder: TuneFolder, trials: Sequence[Trial]) -> Run:
+    if not trials:
+        raise RecordError(f"{folder.path} started nothing; there is nothing to remember")
+    return folder.trial(trials[0]).record
 
 
 def _begun(kind: str, folder: Path, record: Run, started: float, project: str | None) -> Entry:

@@ -7,15 +7,18 @@ from .run import Environment, Lever, Phases, Run, Versions
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A run or a tune, as the history keeps it.
+    """A run, a tune or a check, as the history keeps it.
 
     id: its number in the history, 0 before it has one. key: derived from the run, so that adding it twice is adding it
-    once. kind: `run` or `tune`. project: the repository, or else the folder, that it ran in. device: the GPUs, or the
-    CPU where none was used. commit_time: seconds since the epoch, None unknown. step_ms, p10_ms, p90_ms: of steady
-    steps, ms; of a tune the bare command's. steps: number of steady ones. throughput: in throughput_unit.
-    peak_bytes: in use at the peak, of the first rank's GPU, or of the command's processes together where it has none.
-    startup_s: seconds from the start to the end of the first step, what was compiled in it included. finding: title of
-    the first. ratio, ratio_low, ratio_high: speed-up that a tune proved, with its 95% interval. folder: where its
+    once. kind: `run`, `tune` or `check`. project: the repository, or else the folder, that it ran in. device: the GPUs,
+    or the CPU where none was used. commit_time: seconds since the epoch, None unknown. status: as in `run.json`; of a
+    check its verdict.
+
+    step_ms, p10_ms, p90_ms: of steady steps, ms; of a tune the bare command's, of a check the new version's. steps:
+    number of steady ones. throughput: in throughput_unit. peak_bytes: in use at the peak, of the first rank's GPU, or
+    of the command's processes together where it has none. startup_s: seconds from the start to the end of the first
+    step, what was compiled in it included. finding: title of the first. ratio, ratio_low, ratio_high: speed-up that a
+    tune proved, or step time of a check's new version over the baseline's, with the 95% interval. folder: where its
     records were.
     """
 
@@ -62,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> bool:
         """Whether the command ended by an error."""
-        return self.status == "failed"
+        return self.status in {"failed", "fail"}
 
     def run(self) -> Run:
         """What two of them are compared by."""

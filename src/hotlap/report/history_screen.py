@@ -45,9 +45,12 @@ def _cells(one: Entry) -> Iterator[str]:
 
 
 def step_text(one: Entry) -> str:
-    """Its step time; of a tune the speed-up."""
+    """Its step time; of a tune the speed-up, of a check the verdict."""
+    ratio = "" if one.ratio is None else f"{one.ratio:.2f}× "
     if one.kind == "tune":
-        return f"{one.ratio:.2f}× tuned" if one.ratio is not None else "no gain"
+        return f"{ratio}tuned" if ratio else "no gain"
+    if one.kind == "check":
+        return f"{ratio}{one.status}"
     return shown("step", one.step_ms)
 
 

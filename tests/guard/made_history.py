@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from hotlap.records.files import write_record
 from hotlap.records.history import Entry
@@ -40,7 +41,18 @@ def entries(values: Sequence[float], **fields: Any) -> list[Entry]:
 
 def run_folder(path: Path, number: int = 0, step_ms: float = 10.0, **run: Any) -> Path:
     """The folder of a run that has its verdict."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     machine = msgspec.structs.replace(MACHINE, git_commit=commit_of(number))
     folder_of(path, **{"started": BEGAN + number * DAY, "environment": machine, "wall_s": 60.0, **run})
     write_record(path / "diagnosis.json", diagnosis_of(step_ms, bound="compute", steady_steps=50))
     return path
+
+
+def noisy(values: object, noise: float = 0.01, seed: int = 0) -> list[float]:
+    """Values with noise, the same each time."""
+    made = np.asarray(values, float) * np.exp(np.random.default_rng(seed).normal(0, noise, len(values)))  # type: ignore[arg-type]
+    return [float(one) for one in made]
+
+
+def stepped(*parts: tuple[int, float]) -> list[float]:
+    return [value for count, value in parts for _ in range(count)]
