@@ -227,7 +227,8 @@ def main() -> None:
     if given.what == "rates":
         name, made = "rates", rates(given.series)
     elif given.db:
-        name, made = "pages-postgresql", pages(given.db, given.runs, given.rounds)
+        name = "pages-postgresql" if "://" in given.db else "pages-sqlite"
+        made = pages(given.db, given.runs, given.rounds)
     else:
         with tempfile.TemporaryDirectory() as folder:
             name, made = "pages-sqlite", pages(str(Path(folder) / "history.db"), given.runs, given.rounds)

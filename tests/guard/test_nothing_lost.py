@@ -1,6 +1,7 @@
 """Whatever happens as runs are added, through the real process boundary: what was told to be added is there whole, what
 was not can be added later, and the job's own exit code stands."""
 
+import json
 import os
 import shutil
 import signal
@@ -207,3 +208,33 @@ def test_missing_packages_are_named(tmp_path: Path) -> None:
     needs = "the history needs sqlalchemy, which is not installed: pip install 'hotlap[history]'"
     for words in (["history"], ["history", "add", folder], ["history", "changes"]):
         refused(ended(words, tmp_path, PYTHONPATH=path), needs)
+
+
+NEXT = '''"""A migration that comes after."""
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "r002", "r001"
+def upgrade():
+    op.add_column("hotlap_runs", sa.Column("note", sa.Text))
+    op.execute("update hotlap_runs set note = 'old'")
+'''
+
+
+def test_an_old_schema_is_migrated_and_a_newer_one_refused(where: str, tmp_path: Path) -> None:
+    """The hotlap of here is the old one: beside a copy of it that has one migration more."""
+    made = folders(tmp_path, 4)
+    assert ended(["history", "add", "--db", where, *made[:3]], tmp_path).returncode == 0
+    newer = tmp_path / "newer"
+    shutil.copytree(SOURCE / "hotlap", newer / "hotlap", ignore=shutil.ignore_patterns("__pycache__"))
+    guard = newer / "hotlap" / "guard"
+    (guard / "migrations" / "versions" / "r002_note.py").write_text(NEXT)
+    tables = guard / "tables.py"
+    tables.write_text(tables.read_text().replace('HEAD: Final = "r001"', 'HEAD: Final = "r002"'))
+    later = [started(["history", "add", "--db", where, made[3]], tmp_path, PYTHONPATH=str(newer)) for _ in range(2)]
+    said = [one.communicate(timeout=120) for one in later]
+    assert [one.returncode for one in later] == [0, 0], said
+    newest = "made by a newer hotlap (schema r002; this one knows up to r001): upgrade hotlap, or give another --db"
+    refused(ended(["history", "--db", where], tmp_path), newest)
+    refused(ended(["history", "add", "--db", where, made[0]], tmp_path), newest)
+    listed = ended(["history", "--db", where, "--all", "--json"], tmp_path, PYTHONPATH=str(newer))
+    assert sorted(Path(one["folder"]).name for one in json.loads(listed.stdout)["runs"]) == ["r0", "r1", "r2", "r3"]

@@ -74,7 +74,7 @@ def application(history: History, token: str | None = None) -> Any:
             since=moment(since) if since.strip() else None,
         )  # fmt: skip
         found = views.overview(history, wanted, known(measure))
-        asked = {
+        filters = {
             "project": project,
             "command": command,
             "host": host,
@@ -83,7 +83,7 @@ def application(history: History, token: str | None = None) -> Any:
             "measure": measure,
         }
         chart = found["trend"]["chart"] if found["trend"] else None
-        return page("overview.html.j2", project or "all projects", chart, d=found, asked=asked, measure=measure)
+        return page("overview.html.j2", project or "all projects", chart, d=found, filters=filters, measure=measure)
 
     @app.get("/series/{number}")
     def series(number: Id, measure: Text = "step") -> HTMLResponse:

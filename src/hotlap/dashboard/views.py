@@ -15,7 +15,7 @@ from hotlap.report.console import count, minutes
 from hotlap.report.history_screen import between_text, change_lines, commit_text, moment, shown, step_text
 
 MOST_SERIES: Final = 30
-MOST_RUNS: Final = 300
+MOST_RUNS: Final = 200
 SPARK_RUNS: Final = 40
 LATEST_RUNS: Final = 10
 SHOWN_RUNS: Final = 30

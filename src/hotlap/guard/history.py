@@ -150,14 +150,14 @@ class History:
     def _series(self, clauses: Sequence[sa.ColumnElement[bool]], limit: int) -> list[Series]:
         some = sa.select(series).where(*clauses).order_by(series.c.last.desc()).limit(limit).subquery()
         counted = sa.select(sa.func.count()).where(runs.c.series == some.c.id).scalar_subquery()
-        asked = sa.select(some, counted.label("runs")).order_by(some.c.last.desc())
+        query = sa.select(some, counted.label("runs")).order_by(some.c.last.desc())
         with self.database.reading() as connection:
-            found = connection.execute(asked).mappings().all()
+            found = connection.execute(query).mappings().all()
         return [Series(**{name: row[name] for name in Series.__struct_fields__}) for row in found]
 
     def _read(self, clauses: Sequence[sa.ColumnElement[bool]], limit: int) -> list[Entry]:
         of = [column for column in series.c if column.name not in {"id", "key", "last"}]
-        asked = (
+        query = (
             sa.select(runs, *of, environments.c.environment.label("document"), environments.c.versions)
             .join(series, runs.c.series == series.c.id)
             .join(environments, runs.c.environment == environments.c.id)
@@ -166,7 +166,7 @@ class History:
             .limit(min(limit, MOST))
         )
         with self.database.reading() as connection:
-            found = connection.execute(asked).mappings().all()
+            found = connection.execute(query).mappings().all()
         try:
             return [_entry(row) for row in found]
         except (msgspec.MsgspecError, ValueError) as error:
