@@ -26,7 +26,8 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 def options(command: Any) -> list[str]:
     """Every spelling of every option of a command, and of those below it."""
-    own = [name for option in command.params for name in (*option.opts, *option.secondary_opts) if name.startswith("--")]
+    spelled = [name for option in command.params for name in (*option.opts, *option.secondary_opts)]
+    own = [name for name in spelled if name.startswith("--")]
     return [*own, *(name for below in getattr(command, "commands", {}).values() for name in options(below))]
 
 

@@ -22,7 +22,8 @@ def entry(number: int, step_ms: float, **fields: object) -> Entry:
     known = {
         "key": f"{number:032x}", "kind": "run", "project": "p", "command": ("python", "train.py"), "host": "one",
         "device": "x", "started": began, "cwd": "/w", "commit": f"{number:08x}" * 5, "commit_time": began,
-        "dirty": False, "status": "finished", "exit_code": 0, "step_ms": step_ms, "p10_ms": step_ms, "p90_ms": step_ms, "steps": 50,
+        "dirty": False, "status": "finished", "exit_code": 0, "step_ms": step_ms, "p10_ms": step_ms, "p90_ms": step_ms,
+        "steps": 50,
         "phases": Phases(data=1.0), "peak_bytes": 2.0**30, "bound": "compute", "folder": f"/w/r{number}",
         "environment": machine, "versions": Versions(python="3.11", torch="2.13"),
     }  # fmt: skip
