@@ -18,7 +18,7 @@ import numpy as np
 from hotlap.diagnose.compare import differences
 from hotlap.launch.environment import commits_between
 from hotlap.records.errors import PackageMissing
-from hotlap.records.history import Change, Drift, Entry, Segment, Trend
+from hotlap.records.history import ChangePoint, Drift, Entry, Segment, Trend
 
 MEASURES: Final[Mapping[str, Callable[[Entry], float | None]]] = {
     "step": lambda entry: entry.step_ms,
@@ -131,7 +131,9 @@ def _segment(values: Values, first: int, end: int) -> Segment:
     return Segment(first=first, last=end - 1, middle=middle, low=middle - half, high=middle + half)
 
 
-def _change(entries: Sequence[Entry], values: Values, before: Segment, after: Segment, here: Path | None) -> Change:
+def _change(
+    entries: Sequence[Entry], values: Values, before: Segment, after: Segment, here: Path | None
+) -> ChangePoint:
     from scipy import stats
 
     left, right = entries[before.last], entries[after.first]
@@ -142,7 +144,7 @@ def _change(entries: Sequence[Entry], values: Values, before: Segment, after: Se
     if here is not None and left.commit and right.commit:
         between = commits_between(here, left.commit, right.commit, MOST_COMMITS)
     also = (diff for diff in differences(left.run(), right.run())[0] if diff.what != "git commit")
-    return Change(
+    return ChangePoint(
         at=after.first,
         before=before.middle,
         after=after.middle,
