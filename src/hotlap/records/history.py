@@ -19,9 +19,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     step_ms, p10_ms, p90_ms: of steady steps, ms; of a tune the bare command's, of a check the new version's. steps:
     number of steady ones. throughput: in throughput_unit; throughput_unit: rows or samples a second. bound: what limits
     the step. peak_bytes: in use at the peak, of the first rank's GPU, or of the command's processes together where it
-    has none. startup_s: seconds from the start to the end of the first step, what was compiled in it included. finding: title of the first. ratio, ratio_low, ratio_high: speed-up that a
-    tune proved, or step time of a check's new version over the baseline's, with the 95% interval. folder: where its
-    records were.
+    has none. startup_s: seconds from the start to the end of the first step, what was compiled in it included. finding:
+    title of the first. ratio, ratio_low, ratio_high: speed-up that a tune proved, or step time of a check's new version
+    over the baseline's, with the 95% interval. folder: where its records were.
     """
 
     id: int = 0
@@ -131,7 +131,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look at. rule: its name."""
+    """What to look at. rule: its name. text: in words."""
 
     rule: str
     text: str
