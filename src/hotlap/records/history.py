@@ -77,8 +77,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that can be compared: one command with the same levers on one host and device. last: when the latest began,
-    seconds since the epoch."""
+    """Runs that can be compared: one command with the same levers on one host and device. id: its number in the
+    history. kind, project, host: as of its runs. runs: number of them. last: when the latest began, seconds since the
+    epoch."""
 
     id: int
     kind: str
@@ -91,7 +92,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+class Level(msgspec.Struct, frozen=True, kw_only=True):
     """Runs between two changes. first, last: their places among the points. middle: mean of their values; low, high:
     its 95% interval from how the runs differ, None of a single one."""
 
@@ -138,15 +139,16 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """A series by one measure, in the order of its commits. ids, times, values, commits: of each run that has the
-    measure. drift: None where none is shown."""
+    """A series by one measure, in the order of its commits. measure: `step` or `data` (ms), `memory` (bytes) or
+    `startup` (seconds). ids, times, values, commits: of each run that has it. segments: the runs between changes. drift:
+    None where none is shown."""
 
     measure: str
     ids: tuple[int, ...]
     times: tuple[float, ...]
     values: tuple[float, ...]
     commits: tuple[str | None, ...]
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[Level, ...] = ()
     changes: tuple[ChangePoint, ...] = ()
     drift: Drift | None = None
 
