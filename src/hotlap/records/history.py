@@ -140,7 +140,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
     """A series by one measure, in the order of its commits. measure: `step` or `data` (ms), `memory` (bytes) or
-    `startup` (seconds). ids, times, values, commits: of each run that has it. segments: the runs between changes. drift:
+    `startup` (seconds). ids, times, values, commits: of each run that has it. segments: runs between changes. drift:
     None where none is shown."""
 
     measure: str
