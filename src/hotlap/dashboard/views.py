@@ -9,7 +9,7 @@ from hotlap.diagnose.compare import differences
 from hotlap.guard.changes import MEASURES
 from hotlap.guard.history import Filter, History
 from hotlap.guard.report import of_series
-from hotlap.records.history import Change, Entry, Series, Trend
+from hotlap.records.history import ChangePoint, Entry, Series, Trend
 from hotlap.records.phases import PHASES
 from hotlap.report.console import count, minutes
 from hotlap.report.history_screen import between_text, change_lines, commit_text, moment, shown, step_text
@@ -104,7 +104,7 @@ def _run(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _change(measure: str, one: Change) -> dict[str, Any]:
+def _change(measure: str, one: ChangePoint) -> dict[str, Any]:
     before, after = shown(measure, one.before), shown(measure, one.after)
     return {"change": one, "moved": f"{before} → {after}", "between": between_text(one), "lines": change_lines(one)}
 

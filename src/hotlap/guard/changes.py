@@ -18,7 +18,7 @@ import numpy as np
 from hotlap.diagnose.compare import differences
 from hotlap.launch.environment import commits_between
 from hotlap.records.errors import PackageMissing
-from hotlap.records.history import Change, Drift, Entry, Segment, Trend
+from hotlap.records.history import ChangePoint, Drift, Entry, Level, Trend
 
 MEASURES: Final[Mapping[str, Callable[[Entry], float | None]]] = {
     "step": lambda entry: entry.step_ms,
@@ -120,18 +120,18 @@ def _line_fits_better(values: Values, found: Sequence[int]) -> bool:
     return worth(line, 2) < worth(steps, 2 * len(found) + 1)
 
 
-def _segment(values: Values, first: int, end: int) -> Segment:
+def _segment(values: Values, first: int, end: int) -> Level:
     from scipy import stats
 
     own = np.array(values[first:end])
     middle = float(own.mean())
     if len(own) == 1:
-        return Segment(first=first, last=first, middle=middle)
+        return Level(first=first, last=first, middle=middle)
     half = float(stats.t.ppf(0.975, len(own) - 1) * own.std(ddof=1) / math.sqrt(len(own)))
-    return Segment(first=first, last=end - 1, middle=middle, low=middle - half, high=middle + half)
+    return Level(first=first, last=end - 1, middle=middle, low=middle - half, high=middle + half)
 
 
-def _change(entries: Sequence[Entry], values: Values, before: Segment, after: Segment, here: Path | None) -> Change:
+def _change(entries: Sequence[Entry], values: Values, before: Level, after: Level, here: Path | None) -> ChangePoint:
     from scipy import stats
 
     left, right = entries[before.last], entries[after.first]
@@ -142,7 +142,7 @@ def _change(entries: Sequence[Entry], values: Values, before: Segment, after: Se
     if here is not None and left.commit and right.commit:
         between = commits_between(here, left.commit, right.commit, MOST_COMMITS)
     also = (diff for diff in differences(left.run(), right.run())[0] if diff.what != "git commit")
-    return Change(
+    return ChangePoint(
         at=after.first,
         before=before.middle,
         after=after.middle,

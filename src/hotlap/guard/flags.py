@@ -5,7 +5,7 @@ from itertools import takewhile
 from statistics import median
 from typing import Final
 
-from hotlap.records.history import Change, Entry, Flag, Trend
+from hotlap.records.history import ChangePoint, Entry, Flag, Trend
 
 NOUN: Final = {"step": "a step", "data": "waiting for data", "memory": "peak memory", "startup": "the start"}
 RECENT: Final = 30
@@ -65,7 +65,7 @@ def rebound(found: Found) -> Iterator[Flag]:
         yield Flag(rule="rebound", text=f"{last.pop()}-bound in the last {LATEST} runs, {before[0]}-bound before")
 
 
-def since(change: Change) -> str:
+def since(change: ChangePoint) -> str:
     """`since 1a2b3c4`."""
     return f"since {change.commit_after[:10]}" if change.commit_after else "since a run of no known commit"
 

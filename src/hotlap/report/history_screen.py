@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..records.durations import ms
-from ..records.history import Change, Entry, HistoryReport, HistoryRuns, Series, SeriesReport, Trend
+from ..records.history import ChangePoint, Entry, HistoryReport, HistoryRuns, Series, SeriesReport, Trend
 from .console import Parts, Screen, Tabled, clean, columns, count, number, plain
 
 MEASURES: Final = {"step": "a step", "data": "data wait", "memory": "memory", "startup": "start"}
@@ -114,12 +114,12 @@ def _trend(one: Trend) -> Iterator[str]:
         yield "no change" if len(one.values) >= LEAST else "too few to tell a change"
 
 
-def _change(measure: str, one: Change) -> Iterator[str]:
+def _change(measure: str, one: ChangePoint) -> Iterator[str]:
     yield f"{shown(measure, one.before)} → {shown(measure, one.after)} ({one.ratio:.2f}×)"
     yield between_text(one)
 
 
-def between_text(one: Change) -> str:
+def between_text(one: ChangePoint) -> str:
     """Between which commits it is."""
     if one.commit_before and one.commit_before == one.commit_after:
         return f"at commit {one.commit_after[:SHORT]}, unchanged"
@@ -127,7 +127,7 @@ def between_text(one: Change) -> str:
     return f"between {names[0]} and {names[1]}"
 
 
-def change_lines(one: Change) -> Sequence[str]:
+def change_lines(one: ChangePoint) -> Sequence[str]:
     """The commits that it may be, and what else is different."""
     also = [f"also: {diff.what} {diff.before or 'not set'} → {diff.after or 'not set'}" for diff in one.also]
     return [clean(line) for line in (*one.commits, *also)]
