@@ -3,8 +3,8 @@
     python benchmarks/oom_tunes.py --root CHECKOUTS --objective memory --out FILE
     python benchmarks/oom_tunes.py --root CHECKOUTS --only nanogpt --budget 4m --out FILE
 
-The rows are in `oom_tunes.toml`. A row is recorded once its command ended for lack of memory as it is: then come the tune
-and ten steps by its recipe, under the same limit.
+The rows are in `oom_tunes.toml`. Each command is run as it is first, where it has to end; then come the tune and ten
+steps by its recipe, under the same limit.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """What torch's operations allocate, and when it is gone, where no allocator tells, as on the CPU.
 
 A storage is seen as an operation returns it, and is followed by a weak reference. One that no operation returned, as
-numpy's, is seen as an operation gets it: if it goes within the window it is taken to have begun there, else to have been
-there before. What an operation takes and gives back inside is not seen. An operation of the backward is put down to the line of the forward that made its node.
+numpy's, is seen as an operation gets it: if it goes within the window it is taken to have begun there, else to have
+been there before. What an operation takes and gives back inside is not seen. An operation of the backward is put down
+to the line of the forward that made its node.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The most memory at each moment of a step, so that the same moments of other runs can be compared.
 
 A command does the same operations with a larger batch, so its allocations come in the same order: a moment is a part of
-a phase, by the number of allocations. What is given back comes at another place where the garbage collector does it, and
-never makes a peak. At one moment memory grows along a line where the largest of all does not: which moment is the largest
+a phase, by the number of allocations. What is given back never makes a peak, and the garbage collector does it at one
+place or another. At one moment memory grows along a line where the largest of all does not: which moment is the largest
 changes with the batch.
 """
 
