@@ -39,6 +39,12 @@ def test_checkpointed_blocks_compute_the_same_and_keep_less(runner: Runner) -> N
     assert kept(every) < 0.3 * kept(bare)
 
 
+def test_the_hook_of_weight_norm_may_run_again(runner: Runner) -> None:
+    bare, ran = runner.bare("blocks.py", "--normed"), runner.forked("blocks.py", "--normed", levers=checkpointed(1))
+    check_clean(ran)
+    assert but_kept(ran) == but_kept(bare) and kept(ran) < kept(bare)
+
+
 @pytest.mark.parametrize(
     ("option", "why"), [("--counts", "Block changes its own calls"), ("--hooked", "forward hooks")]
 )

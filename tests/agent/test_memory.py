@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -53,7 +54,8 @@ def watched(act: Callable[[], Any], *alive: torch.Tensor) -> Operations:
 
 def events(operations: Operations) -> list[tuple[int, int]]:
     """Action and bytes of each."""
-    return [(action, size) for action, _, size, _, _ in operations.columns.events]
+    told = operations.columns.document()["events"]
+    return list(zip(told["actions"], told["bytes"], strict=True))
 
 
 def lines_of(operations: Operations, action: int = ALLOC) -> list[int]:
@@ -137,6 +139,14 @@ def test_what_an_operation_is_given_that_nobody_knew_is_no_new_memory() -> None:
 
     operations = watched(act)
     assert events(operations) == [] and (given.data_ptr(), BYTES, -1) in operations.blocks()
+
+
+def test_what_no_operation_returned_begins_where_it_is_seen_if_it_goes_again() -> None:
+    def act() -> None:
+        for _ in range(2):
+            torch.from_numpy(np.ones(FLOATS, np.float32)).neg_()
+
+    assert events(watched(act)) == [(ALLOC, BYTES), (FREE, BYTES)] * 2
 
 
 def test_a_gradient_is_put_down_to_the_line_of_the_forward() -> None:

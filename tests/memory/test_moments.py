@@ -30,24 +30,30 @@ def test_a_phase_has_moments_and_the_largest_is_the_peak() -> None:
     found = moments(made)
     assert most(found) == usage(made).peak_bytes == 1124
     assert found["forward"] == Moments(10, tuple(1024 + 10 * at for at in range(1, 11)))
-    assert found["backward"] == Moments(10, tuple(1024 + 10 * at for at in range(9, -1, -1)))
-    many = moments(window(*STEP, marks=(MARK,)))
+    assert "backward" not in found  # which took nothing
+    many = moments(window(*((ALLOC, at, 10) for at in range(20)), marks=(MARK,)))
     assert len(many["forward"].bytes) == PARTS
+
+
+def test_when_memory_is_given_back_makes_no_other_moment() -> None:
+    late = [*STEP[:5], (FREE, 0, 10), *STEP[5:10]]
+    found = moments(window(*late, marks=(MARK,)))["forward"]
+    assert found == Moments(10, tuple(1024 - 90 + 10 * (at - (at > 5)) for at in range(1, 11)))
 
 
 def test_steps_of_a_window_share_their_moments() -> None:
     marks = tuple(
         Mark(20 * step + at, name, step)
         for step in range(2)
-        for at, name in ((0, "forward"), (10, "backward"), (19, "step end"))
+        for at, name in ((0, "forward"), (5, "backward"), (19, "step end"))
     )
     bigger = [(action, address, 2 * size) for action, address, size in STEP]
     once, twice = moments(window(*STEP, marks=marks[:3])), moments(window(*STEP, *bigger, marks=marks))
     assert most(twice) == most(once) + 100
     assert varies(window(*STEP, *bigger, marks=marks)) == 100 / most(twice)
     assert varies(window(*STEP, marks=marks[:3])) == varies(window(*STEP, marks=())) == 0.0  # of one step, of none
-    assert twice["forward"].allocations == once["forward"].allocations == 10
-    later = (*marks[:4], Mark(31, "backward", 1), marks[5])
+    assert twice["forward"].allocations == once["forward"].allocations == 5
+    later = (*marks[:4], Mark(26, "backward", 1), marks[5])
     longer = moments(window(*STEP, *bigger, marks=later))
     assert longer["backward"].allocations == 0 and len(longer["backward"].bytes) == 1
 

@@ -1,7 +1,9 @@
 """What torch's operations allocate, and when it is gone, where no allocator tells, as on the CPU.
 
-A storage is seen as an operation returns it, and is followed by a weak reference. What an operation takes and gives
-back inside is not seen. An operation of the backward is put down to the line of the forward that made its node.
+A storage is seen as an operation returns it, and is followed by a weak reference. One that no operation returned, as
+numpy's, is seen as an operation gets it: if it goes within the window it is taken to have begun there, else to have
+been there before. What an operation takes and gives back inside is not seen. An operation of the backward is put down
+to the line of the forward that made its node.
 """
 
 import contextlib
@@ -16,7 +18,7 @@ import torch
 
 from .lines import OpWatch, caller_of_op, calls
 from .torch_internals import current_node, memory_of, next_sequence_number, sequence_number, storage, tree_leaves
-from .windows import ALLOC, FREE, Columns
+from .windows import ALLOC, FREE, UNSURE, Columns
 
 MOST_NODES: Final = 200_000
 """Of the forward, whose lines are kept."""
@@ -76,13 +78,16 @@ class Operations(OpWatch):
         if found is None or (key := storage(tensor)) in self.live:
             return
         kept, address, size = found
-        self.live[key] = weakref.ref(kept, functools.partial(self._gone, key)), address, size, stack
-        if new and size:
-            self.columns.event(ALLOC, address, size, time.time_ns(), stack)
+        row = None
+        if self.looking and size:
+            row = self.columns.event(ALLOC if new else UNSURE, address, size, time.time_ns(), stack)
+        self.live[key] = weakref.ref(kept, functools.partial(self._gone, key, row)), address, size, stack
 
-    def _gone(self, key: int, _: Any) -> None:
+    def _gone(self, key: int, row: list[int] | None, _: Any) -> None:
         _, address, size, stack = self.live.pop(key)
         if self.looking and size and not sys.is_finalizing():
+            if row is not None:
+                row[0] = ALLOC
             self.columns.event(FREE, address, size, time.time_ns(), stack)
 
     def blocks(self) -> list[tuple[int, int, int]]:

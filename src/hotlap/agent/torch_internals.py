@@ -216,8 +216,9 @@ def forward_hooks(part: Any) -> tuple[Any, Any]:
 
 
 def is_hooked(part: Any) -> bool:
-    """Whether it has any of these."""
-    return bool(part._forward_hooks or part._forward_pre_hooks)
+    """Whether it has any of these, but for that of `weight_norm`, which computes the same whenever it is called."""
+    before = part._forward_pre_hooks.values()
+    return bool(part._forward_hooks or any(type(one).__name__ != "WeightNorm" for one in before))
 
 
 def hooks_of(part: Any) -> tuple[Any, ...]:

@@ -8,6 +8,8 @@ from .lines import HOTLAP, TORCH
 
 ALLOC, FREE, RESERVE, RELEASE = range(4)
 """Indices into `records.memory.ACTIONS`."""
+UNSURE: Final = -1
+"""Memory was seen for the first time: it may have been there before. Such events are not told."""
 MOST_EVENTS: Final = 200_000
 MOST_FRAMES: Final = 16
 """Of a stack."""
@@ -20,7 +22,7 @@ class Columns:
         self.frames: dict[tuple[str, int, str], int] = {}
         self.installed: set[int] = set()
         self.stacks: dict[tuple[int, ...], int] = {}
-        self.events: deque[tuple[int, int, int, int, int]] = deque(maxlen=MOST_EVENTS)
+        self.events: deque[list[int]] = deque(maxlen=MOST_EVENTS)
         self.left_out = 0
 
     def stack(self, frames: Iterable[tuple[str, int, str]], users: Callable[[str], bool]) -> int:
@@ -34,19 +36,22 @@ class Columns:
                     self.installed.add(number)
         return self.stacks.setdefault(tuple(row), len(self.stacks)) if row else -1
 
-    def event(self, action: int, address: int, size: int, at_ns: int, stack: int) -> None:
-        """One; the last ones are kept."""
+    def event(self, action: int, address: int, size: int, at_ns: int, stack: int) -> list[int]:
+        """One; the last ones are kept. Its row, in which the action may be changed later."""
         self.left_out += len(self.events) == MOST_EVENTS
-        self.events.append((action, address, size, at_ns, stack))
+        row = [action, address, size, at_ns, stack]
+        self.events.append(row)
+        return row
 
     def document(self) -> dict[str, Any]:
         """Frames, stacks and events."""
         names = ("actions", "addresses", "bytes", "times", "stacks")
+        told = (row for row in self.events if row[0] != UNSURE)
         return {
             "frames": list(self.frames),
             "installed": sorted(self.installed),
             "stacks": list(self.stacks),
-            "events": dict(zip(names, columns(self.events, len(names)), strict=True)),
+            "events": dict(zip(names, columns(told, len(names)), strict=True)),
             "left_out": self.left_out,
         }
 

@@ -1,8 +1,9 @@
 """The most memory at each moment of a step, so that the same moments of other runs can be compared.
 
 A command does the same operations with a larger batch, so its allocations come in the same order: a moment is a part of
-a phase, by the number of allocations. At one moment memory grows along a line where the largest of all does not: which
-moment is the largest changes with the batch.
+a phase, by the number of allocations. What is given back never makes a peak, and the garbage collector does it at one
+place or another. At one moment memory grows along a line where the largest of all does not: which moment is the largest
+changes with the batch.
 """
 
 from collections import Counter
@@ -24,7 +25,7 @@ PARTS: Final = 16
 
 def varies(window: MemoryWindow) -> float:
     """By what share of the largest the peaks of the window's steps differ, as where lengths do; 0 where not known."""
-    level, times = _levels(window)
+    level, times, _ = _levels(window)
     ends = [mark.time for mark in window.marks if mark.phase == STEP_END]
     step = np.searchsorted(ends, times, side="left")
     peaks = [int(level[step == number].max()) for number in range(len(ends)) if (step == number).any()]
@@ -34,7 +35,8 @@ def varies(window: MemoryWindow) -> float:
 def moments(window: MemoryWindow) -> dict[str, Moments]:
     """By phase of a step (`backward`, `other 2`), the most of the window's steps; empty where it does not tell."""
     marks = sorted(window.marks, key=lambda mark: mark.time)
-    level, event_times = _levels(window)
+    level, event_times, taken = _levels(window)
+    level, event_times = level[taken], event_times[taken]
     if not len(level) or not marks or window.left_out:
         return {}
     at = np.searchsorted([mark.time for mark in marks], event_times, side="right") - 1
@@ -55,15 +57,15 @@ def moments(window: MemoryWindow) -> dict[str, Moments]:
     return found
 
 
-def _levels(window: MemoryWindow) -> tuple[IntArray, IntArray]:
-    """What is allocated after each event, bytes, and when that happened, ns."""
+def _levels(window: MemoryWindow) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]:
+    """What is allocated after each event, bytes, when that happened, ns, and whether something was taken."""
     events = window.events
     count = min(map(len, (events.actions, events.bytes, events.times)))
     actions = np.array(events.actions[:count])
     change = np.where(actions == ALLOC, 1, np.where(actions == FREE, -1, 0)) * np.array(events.bytes[:count], np.int64)
     rounding = max(0, sum(window.blocks.rounded) - sum(window.blocks.bytes)) if window.blocks.rounded else 0
     level = sum(window.blocks.bytes) + rounding - change.sum() + np.cumsum(change)
-    return level, np.array(events.times[:count], np.int64)
+    return level, np.array(events.times[:count], np.int64), actions == ALLOC
 
 
 def most(found: Mapping[str, Moments]) -> int:

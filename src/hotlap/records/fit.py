@@ -27,7 +27,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moments(msgspec.Struct, frozen=True, array_like=True):
-    """One phase of a step. allocations: blocks that were taken or given back in it; 0 where that differs from step to
+    """One phase of a step. allocations: blocks that were taken in it; 0 where that differs from step to
     step. bytes: the most in tensors in each of some parts of it, which have as many of these."""
 
     allocations: Count

@@ -11,6 +11,7 @@ from torch import nn
 parser = argparse.ArgumentParser()
 parser.add_argument("--counts", action="store_true", help="blocks count their forwards")
 parser.add_argument("--hooked", action="store_true", help="a layer inside a block has a forward hook")
+parser.add_argument("--normed", action="store_true", help="a layer inside a block has its weight normalised by a hook")
 parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--varied", action="store_true", help="batches of two sizes")
 args = parser.parse_args()
@@ -48,6 +49,9 @@ class Net(nn.Module):
 def main():
     model = Net()
     average = copy.deepcopy(model)
+    if args.normed:
+        for block in model.blocks:
+            nn.utils.weight_norm(block.up)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     kept = 0
 
@@ -70,6 +74,9 @@ def main():
             with torch.no_grad():
                 print("evaluated", model(x).sum().item())
             model.train()
+    if args.normed:  # such a model can't be copied
+        for block in model.blocks:
+            nn.utils.remove_weight_norm(block.up)
     again = copy.deepcopy(model)
     file = io.BytesIO()
     torch.save(model, file)
