@@ -266,7 +266,7 @@ def test_beside_a_cause_what_only_says_where_the_time_is_takes_two_lines() -> No
     cause = msgspec.structs.replace(LOADER, named=True, bound="compute", title="the cause")
     where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net")
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
-    assert "computing Net at train.py:41 in main · includes the cause above" in text
+    assert "0% computing Net at train.py:41 in main · 61% with the cause above" in text
     assert text.count("Use worker processes") == 1
     parts = [msgspec.structs.replace(one, id="host-code") for one in (cause, where)]  # what is left of a divided one
     assert "the cause above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=tuple(parts))))
@@ -709,25 +709,37 @@ def test_after_a_run_with_a_recipe_the_next_tune_is_the_one_that_made_it(tmp_pat
         assert run_text(tries, 400, run=run).endswith(f"{said}\n")
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.61, True), (0.2, False)])
-def test_a_cause_is_no_part_of_what_is_less_than_it(share: float, told: bool) -> None:
-    """'63%' was told to be part of 37%."""
-    cause = msgspec.structs.replace(LOADER, named=True, bound="compute", title="the cause")
-    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
-    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
-    assert "computing Net at train.py:41 in main" in text and text.count("Use worker processes") == 1
-    assert ("includes the cause above" in text) is told
+def told_of(*findings: tuple[str, str, float, bool]) -> str:
+    """The screen of findings: id, bound, share, and whether they are causes."""
+    made = (
+        msgspec.structs.replace(LOADER, id=id_, bound=bound, title=f"the {id_}", share=share, named=named)
+        for id_, bound, share, named in findings
+    )
+    return joined(run_text(msgspec.structs.replace(BEFORE, findings=tuple(made))))
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.88, True), (0.67, False)])
-def test_shares_of_more_than_the_step_say_which_lies_in_which(share: float, told: bool) -> None:
-    """`33% Adam updates all rows` stood above `88% computing KGEModel`."""
-    cause = msgspec.structs.replace(LOADER, named=True, bound="bandwidth", title="the cause", share=0.33)
-    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net", share=share)
-    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
-    assert ("computing Net includes the 33% above" in text) is told
-    waiting = msgspec.structs.replace(cause, bound="input")
-    assert "33% above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(waiting, where))))
+@pytest.mark.parametrize(
+    ("cause", "rest", "said"),
+    [
+        (0.61, 0.61, "0% the compute at train.py:41 in main · 61% with the cause above"),
+        (0.63, 0.37, "37% the compute"),  # '63%' was told to be part of 37%
+        (0.33, 0.88, "55% the compute 88% with the cause above"),
+        (0.26, 0.56, "30% the compute 56% with the cause above"),  # Rainbow's screen added up to 116%
+    ],
+)
+def test_the_shares_on_a_screen_add_up(cause: float, rest: float, said: str) -> None:
+    found = ("optimizer", "bandwidth", cause, True), ("compute", "compute", rest, False)
+    assert said in told_of(*found) and (" above" in told_of(*found)) is ("above" in said)
+    beside = ("input", cause), ("unused-forwards", cause)  # its time is not in what is told of computing
+    for id_, share in beside:
+        assert "above" not in told_of((id_, "input" if id_ == "input" else "compute", share, True), found[1])
+
+
+def test_of_two_that_say_where_time_is_each_is_without_its_own_causes() -> None:
+    text = told_of(("small", "launch", 0.2, True), ("launch", "launch", 0.3, False), ("compute", "compute", 0.5, False))
+    assert "10% the launch at train.py:41 in main · 30% with the cause above" in text and "50% the compute" in text
+    text = told_of(("one", "compute", 0.2, True), ("two", "launch", 0.3, True), ("compute", "compute", 0.9, False))
+    assert "40% the compute 90% with the 2 causes above" in text
 
 
 def test_copies_to_a_device_have_a_row_where_there_is_one() -> None:
