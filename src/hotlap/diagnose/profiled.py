@@ -61,7 +61,8 @@ LITTLE: Final = 0.1
 """Of the operations' time, what arithmetic takes where to do it in fewer bits wins nothing."""
 MOVES: Final = 0.5
 """Of the operations' time, what is neither arithmetic nor small operations where memory traffic limits the step."""
-CONVOLVE: Final = re.compile(r"conv", re.IGNORECASE)
+CONVOLVE: Final = re.compile(r"^(?!.*slow).*conv", re.IGNORECASE)
+"""Convolutions that have a kernel for channels_last: torch's own slow one, as of few channels, has none."""
 CONVOLVED: Final = 0.1
 """Of the operations' time, what convolutions take at least where their memory format matters."""
 UNLIKE: Final = 1.5
