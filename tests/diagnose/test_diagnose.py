@@ -416,6 +416,8 @@ def test_a_model_that_runs_besides_its_training_forward_is_told_by_name() -> Non
         "under torch.inference_mode, 2 times a step, 1.50 ms on the host; all such forwards 1.50 ms of"
         in found.evidence
     )
+    lines = told(msgspec.structs.replace(own, lines=2, part=0.6))
+    assert lines is not None and "1.50 ms on the host, from 2 lines, 60% of it from this one; all" in lines.evidence
     both = told(own, target)
     assert both is not None and both.title.startswith("Target, which no optimizer updates, runs besides")
     assert "under torch.no_grad, 1 time a step, 2.00 ms on the host; all such forwards 3.50 ms of" in both.evidence
