@@ -133,10 +133,10 @@ def _multiplies(code: CodeType) -> bool:
 
 def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
     """Whether the script's code ran a softmax over pairs of several queries and keys, in a batch. None where it may
-    have out of sight: in an autograd function of Python's (a checkpoint, compiled code), or in a part without
-    gradients, whose parameters the graph does not reach."""
+    have out of sight: in an autograd function of Python's (a checkpoint, compiled code); or, where no softmax ran, in a
+    part without gradients, whose parameters the graph does not reach."""
     unseen = {id(parameter) for parameter in parameters}
-    opaque = False
+    opaque = other = False
     try:
         waiting = [leaf.grad_fn for leaf in leaves(output) if leaf.grad_fn is not None]
     except RuntimeError:  # a view that was written to where it has no gradient
@@ -145,8 +145,10 @@ def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
     while waiting:
         node = waiting.pop()
         name = node.name()
-        if "Softmax" in name and not name.startswith(NOT_BY_HAND) and _weighs_pairs(node):
-            return True
+        if "Softmax" in name and not name.startswith(NOT_BY_HAND):
+            if _weighs_pairs(node):
+                return True
+            other = True
         opaque = opaque or isinstance(node, PythonNode)
         if name == LEAF:
             unseen.discard(id(node.variable))
@@ -155,7 +157,7 @@ def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
             return None
         seen |= new
         waiting += new
-    return None if opaque or unseen else False
+    return None if opaque or (unseen and not other) else False
 
 
 def _weighs_pairs(node: Any) -> bool:
