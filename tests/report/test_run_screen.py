@@ -264,14 +264,22 @@ def test_a_cause_of_most_of_the_step_is_the_headline_where_no_bound_is_known() -
 
 def test_beside_a_cause_what_only_says_where_the_time_is_takes_two_lines() -> None:
     cause = msgspec.structs.replace(LOADER, named=True, bound="compute", title="the cause")
-    where = msgspec.structs.replace(LOADER, id="compute", bound="compute", title="computing Net")
-    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
-    assert "0% computing Net at train.py:41 in main · 61% with the cause above" in text
-    assert text.count("Use worker processes") == 1
-    parts = [msgspec.structs.replace(one, id="host-code") for one in (cause, where)]  # what is left of a divided one
-    assert "the cause above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=tuple(parts))))
-    batches = msgspec.structs.replace(cause, bound="input")  # beside the model's phases, however large
-    assert "the cause above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=(batches, where))))
+    said = "88% with 1 cause listed separately"
+    where = msgspec.structs.replace(
+        LOADER, id="compute", bound="compute", title="computing Net", share=0.3, evidence=f"{said}; forward 9 ms"
+    )
+
+    def told(*findings: Finding) -> str:
+        return joined(run_text(msgspec.structs.replace(BEFORE, findings=findings)))
+
+    assert f"30% computing Net {said} · at train.py:41 in main" in told(cause, where)
+    assert told(cause, where).count("Use worker processes") == 1
+    for one in (
+        msgspec.structs.replace(cause, bound="input"),  # beside the model's phases, however large
+        msgspec.structs.replace(cause, id="compute"),  # what is left of a divided one
+        msgspec.structs.replace(cause, share=0.2),
+    ):
+        assert told(one, where).count("Use worker processes") == 2
     unknown = msgspec.structs.replace(cause, share=0.0)
     assert re.search(r"cause the cause", joined(run_text(msgspec.structs.replace(BEFORE, findings=(unknown,)))))
 
@@ -707,39 +715,6 @@ def test_after_a_run_with_a_recipe_the_next_tune_is_the_one_that_made_it(tmp_pat
         if tune is not None:
             (tmp_path / "tune.json").write_bytes(msgspec.json.encode(tune))
         assert run_text(tries, 400, run=run).endswith(f"{said}\n")
-
-
-def told_of(*findings: tuple[str, str, float, bool]) -> str:
-    """The screen of findings: id, bound, share, and whether they are causes."""
-    made = (
-        msgspec.structs.replace(LOADER, id=id_, bound=bound, title=f"the {id_}", share=share, named=named)
-        for id_, bound, share, named in findings
-    )
-    return joined(run_text(msgspec.structs.replace(BEFORE, findings=tuple(made))))
-
-
-@pytest.mark.parametrize(
-    ("cause", "rest", "said"),
-    [
-        (0.61, 0.61, "0% the compute at train.py:41 in main · 61% with the cause above"),
-        (0.63, 0.37, "37% the compute"),  # '63%' was told to be part of 37%
-        (0.33, 0.88, "55% the compute 88% with the cause above"),
-        (0.26, 0.56, "30% the compute 56% with the cause above"),  # Rainbow's screen added up to 116%
-    ],
-)
-def test_the_shares_on_a_screen_add_up(cause: float, rest: float, said: str) -> None:
-    found = ("optimizer", "bandwidth", cause, True), ("compute", "compute", rest, False)
-    assert said in told_of(*found) and (" above" in told_of(*found)) is ("above" in said)
-    beside = ("input", cause), ("unused-forwards", cause)  # its time is not in what is told of computing
-    for id_, share in beside:
-        assert "above" not in told_of((id_, "input" if id_ == "input" else "compute", share, True), found[1])
-
-
-def test_of_two_that_say_where_time_is_each_is_without_its_own_causes() -> None:
-    text = told_of(("small", "launch", 0.2, True), ("launch", "launch", 0.3, False), ("compute", "compute", 0.5, False))
-    assert "10% the launch at train.py:41 in main · 30% with the cause above" in text and "50% the compute" in text
-    text = told_of(("one", "compute", 0.2, True), ("two", "launch", 0.3, True), ("compute", "compute", 0.9, False))
-    assert "40% the compute 90% with the 2 causes above" in text
 
 
 def test_copies_to_a_device_have_a_row_where_there_is_one() -> None:

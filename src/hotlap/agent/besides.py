@@ -45,11 +45,11 @@ class Besides:
         """It returned."""
         if key in self._models and self._begun:
             calls, took = self._step.get(key, (0, 0))
-            ran = self._now() - self._begun
-            self._step[key] = calls + 1, took + ran
+            lasted = self._now() - self._begun
+            self._step[key] = calls + 1, took + lasted
             self._begun, row = 0, self._models[key][1]
             if (seen := row["calls"] + calls) < PLACED or seen % SOME == 0:
-                self._lines[key][self._places.caller()] += ran
+                self._lines[key][self._places.caller()] += lasted
                 row["inference_mode"] = torch.is_inference_mode_enabled()
 
     def step_done(self, index: int) -> None:

@@ -50,9 +50,7 @@ MOST_FINDINGS: Final = 3
 MOST_NAMED: Final = 4
 """Of the others, by their titles."""
 ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
-"""Findings that say where the time is. Causes that are parts of them are taken off, so that what is shown adds up."""
-BESIDE_COMPUTING: Final = "unused-forwards"
-"""A cause in the model's phases that `compute` is without."""
+"""Findings that say where the time is: of a cause that takes more than such a one leaves no more is told of it."""
 OF_STEPS: Final = frozenset({"steps-grow", "steps-jump"})
 """Findings that tell how step times change: a note that they do then says it twice."""
 NO_FINDING: Final = "no finding: no cause that hotlap knows takes a notable share"
@@ -176,11 +174,7 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
         yield plain(NO_FINDING, "dim")
         return
     shown = _shown(findings)
-    parts = {id(one): _parts(one, shown) for one in shown if one.id in ONLY_WHERE and not one.named}
-    yield beside(
-        (finding_head(one, sum(of)), Group(*finding_lines(one, cwd, of)))
-        for one, of in ((one, parts.get(id(one), ())) for one in shown)
-    )
+    yield beside((finding_head(one), Group(*finding_lines(one, cwd, _is_rest(one, shown)))) for one in shown)
     if left := [one for one in findings if one not in shown]:
         told = [
             f"{percent(_known(one))} {one.title or one.id}{at_place(one.where, cwd, ', ')}" for one in left[:MOST_NAMED]
@@ -188,21 +182,13 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
         yield Parts([f"and {len(left)} more (hotlap show --json has them in full)", *told], "dim")
 
 
-def _parts(finding: Finding, shown: Sequence[Finding]) -> list[float]:
-    """Shares of the causes above that are parts of what only says where time is: those in the model's phases of what
-    the model takes; of the loop's own code one that is half of it or more, or for which there is no room beside it. A
-    larger one is no part of it, nor is one of what was divided: what is left of that lies beside the cause."""
-    causes = [one for one in shown if one.named and one.id not in {*IN_NO_PHASE, BESIDE_COMPUTING}]
-    causes = [one for one in causes if LEAST_NAMED <= one.share <= finding.share]
-    if any(one.named and one.id == finding.id for one in shown):
-        return []
+def _is_rest(finding: Finding, shown: Sequence[Finding]) -> bool:
+    """Whether it only says where the time is, and a cause of the same time takes as much as is left of that."""
+    if finding.id not in ONLY_WHERE or any(one.named and one.id == finding.id for one in shown):
+        return False  # what is left of one that was divided lies beside the cause
+    causes = (one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED)
     outside = finding.bound in OUTSIDE_OF_MODEL
-    of = [one for one in causes if (one.bound in OUTSIDE_OF_MODEL) == outside]
-    if outside:
-        of = [one for one in of if 2 * one.share >= finding.share or one.share + finding.share > 1]
-    elif any(one.id == "launch" for one in shown) and any(one.id == "compute" for one in shown):
-        of = [one for one in of if (one.bound == "launch") == (finding.id == "launch")]
-    return [one.share for one in of]
+    return any(one.share >= finding.share and (one.bound in OUTSIDE_OF_MODEL) == outside for one in causes)
 
 
 def _known(finding: Finding) -> float | None:
@@ -220,9 +206,8 @@ def _shown(findings: Sequence[Finding]) -> list[Finding]:
     return [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
 
 
-def finding_head(finding: Finding, parts: float = 0.0) -> Text:
-    """Its share of the step, where it is known, without its parts that are told above; of what lies beneath other
-    findings the most that it costs of them."""
+def finding_head(finding: Finding) -> Text:
+    """Its share of the step, where it is known; of what lies beneath other findings the most that it costs of them."""
     if finding.wrong:
         return Text("wrong", "bold red")
     if finding.beneath:
@@ -231,21 +216,18 @@ def finding_head(finding: Finding, parts: float = 0.0) -> Text:
         return Text("memory", "bold yellow")
     if finding.named and not finding.share:
         return Text("cause", "bold yellow")
-    return Text(percent(max(0.0, finding.share - parts) if finding.share else None), "bold yellow")
+    return Text(percent(finding.share or None), "bold yellow")
 
 
-def finding_lines(finding: Finding, cwd: str, parts: Sequence[float] = ()) -> Iterator[RenderableType]:
-    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. parts: the
-    shares of causes above that lie in it, which its head is without. Where one is half of it, the place alone."""
+def finding_lines(finding: Finding, cwd: str, brief: bool = False) -> Iterator[RenderableType]:
+    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. brief: no
+    more than the place and the first of what it rests on."""
     yield plain(finding.title or finding.id, "bold")
-    causes = "the cause above" if len(parts) == 1 else f"the {number(len(parts), 'cause')} above"
-    whole = f"{percent(finding.share)} with {causes}" if parts else ""
-    if any(2 * part >= finding.share for part in parts):
-        yield Parts([at_place(finding.where, cwd), whole])
+    if brief:
+        yield Parts([finding.evidence.split("; ")[0], at_place(finding.where, cwd)])
         return
     yield Parts(
         [
-            whole,
             finding.evidence,
             at_place(finding.where, cwd),
             f"levers: {', '.join(finding.levers)}" if finding.levers else "",
