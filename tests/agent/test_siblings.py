@@ -197,6 +197,17 @@ def by_hand() -> None:
     state.sum().backward()
 
 
+def decodes() -> None:
+    """As seq2seq with input feeding: it was told to be run sample by sample, as nothing needs the scores."""
+    state, fed = None, torch.zeros(1, 4, 8)
+    for _ in range(MANY):
+        fed, state = DECODER(fed, state)
+        MEMBERS[0].layers[0](fed)
+
+
+DECODER = nn.GRU(8, 8)
+
+
 def node(rows: torch.Tensor, depth: int) -> torch.Tensor:
     state = torch.zeros(1, 8)
     for _ in range(2 if depth else 0):
@@ -223,6 +234,7 @@ def two_views() -> None:
         (read_of_each, {"forward": {1}}),
         (two_views, {}),
         (by_hand, {"by_hand": {1, MANY}}),
+        (decodes, {"decodes": {1, MANY}}),
         (trees, {"node": {5, 14}}),
     ],
 )

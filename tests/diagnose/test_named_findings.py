@@ -167,6 +167,13 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.parametrize(("tensors", "bound"), [(12, "bandwidth"), (90, "launch")])
+def test_an_update_is_bound_by_memory_traffic_but_for_small_tensors(tensors: int, bound: str) -> None:
+    """NCF's Adam took 56% of the step, 0.7 ms a tensor, and the step was called compute-bound."""
+    found = findings_of(measured(**{**UPDATES, "optimizer": {**UPDATES["optimizer"], "tensors": tensors}}))
+    assert [one.bound for one in found if one.id == "optimizer"] == [bound]
+
+
 @pytest.mark.parametrize(
     ("loader", "collections", "told"),
     [

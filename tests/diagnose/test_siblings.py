@@ -187,5 +187,5 @@ def test_of_a_net_by_hand_only_what_its_inputs_need_comes_out_of_the_loop(
     assert [one.id for one in found] == told_of
     for one in found:
         assert one.where is not None and one.where.line == 3 and one.share == pytest.approx(0.8 * 0.6 * part)
-        assert "40 calls a step with the same weights, none of which needs what the loop makes" in one.evidence
+        assert "40 calls a step with the same weights, none of which needs another" in one.evidence
         assert "before the loop" in one.instead

@@ -30,12 +30,14 @@ def told(
     findings: tuple[Finding, ...] = (COMPUTE,),
     name: str = "aten::mul",
     device: str = "cpu",
+    *more: HostTime,
 ) -> list[Finding]:
     """Of two steps, in which ops at the line take 9 of 10 ms."""
     rows = (
         HostTime(name=name, ns=ns, total_ns=ns, count=2 * calls, where=place),
         HostTime(name="aten::mm", ns=10 * MS - ns, total_ns=10 * MS, count=2),
         HostTime(name="hotlap:forward", ns=0, total_ns=0, count=2, where=place),
+        *more,
     )
     window = Window(start_ns=0, end_ns=20 * MS, found_by="ProfilerStep", steps=((0, 10 * MS), (10 * MS, 20 * MS)))
     rank = RankTrace(source="t", rank=0, device_name=device, events=0, window=window, step_ms=10.0, model=rows)
@@ -64,6 +66,14 @@ def test_what_is_too_little_is_not_told(tmp_path: Path) -> None:
     assert told(place, calls=MANY - 1) == [] and told(place, ns=MS) == []
     assert told(place, findings=()) == [], "nothing that says that the model takes long"
     assert told(Place(file="gone.py", line=4)) == []
+
+
+def test_views_are_no_operations_to_count(tmp_path: Path) -> None:
+    """DA-RNN: `157 calls of aten::as_strided a step`."""
+    place = model(tmp_path, next(iter(LOOPS)))
+    views = HostTime(name="aten::as_strided", ns=9, total_ns=9, count=9 * MANY, where=place)
+    (found,) = told(place, MANY, 9 * MS, (COMPUTE,), "aten::mul", "cpu", views)
+    assert f"{MANY} calls of aten::mul a" in found.evidence
 
 
 def test_the_loop_that_trains_is_no_loop_of_the_model(tmp_path: Path) -> None:

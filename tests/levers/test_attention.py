@@ -617,6 +617,15 @@ def test_whether_a_softmax_ran_is_told_by_the_graph_of_the_output() -> None:
     assert softmax_seen(None, [q]) is softmax_seen(fused.detach(), [q]) is None
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (2, 1, 5), (2, 5, 1)])
+def test_a_softmax_of_no_pairs_in_a_batch_is_no_attention(shape: tuple[int, ...]) -> None:
+    """Graph-WaveNet's softmax makes a graph of its nodes, and Luong's attention has one query: both were told of it."""
+    scores = nn.Parameter(torch.randn(shape))
+    assert softmax_seen(scores.softmax(-1), [scores, nn.Parameter(torch.ones(()))]) is False
+    batch = scores.expand(2, *shape).repeat_interleave(2, -1).repeat_interleave(2, -2)
+    assert softmax_seen(batch.softmax(-1), [scores]) is True
+
+
 @pytest.mark.parametrize(
     ("argv", "told"),
     [

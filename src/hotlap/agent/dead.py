@@ -26,14 +26,15 @@ BACKWARD: Final = 2
 @dataclass(eq=False, slots=True)
 class Made:
     """What an op made. node: number of its node, -1 without; reads, writes: what is in the memory that it gets and
-    leaves; kept: it has an effect of its own; zero: see `times_zero`; multiplied: see `siblings.multiplied`; chain,
-    size: of one that computes, and how much."""
+    leaves; kept: it has an effect of its own; zero: see `times_zero`; multiplied: see `siblings.multiplied`; recurrent:
+    by a recurrent net of torch's; chain, size: of one that computes, and how much."""
 
     node: int
     kept: bool
     reads: Sequence[int]
     zero: Any = False
     multiplied: Any = None
+    recurrent: bool = False
     writes: Sequence[int] = ()
     chain: Chain = ()
     size: int = 0
@@ -57,14 +58,16 @@ class Dead:
         Without those of parameters, which stay."""
         self.unknown = False
 
-    def begin(self, name: str, given: Iterable[int], zero: Any = False, multiplied: Any = None) -> None:
-        """An op is about to be called. given: storages that it gets. zero, multiplied: see `Made`."""
+    def begin(
+        self, name: str, given: Iterable[int], zero: Any = False, multiplied: Any = None, recurrent: bool = False
+    ) -> None:
+        """An op is about to be called. given: storages that it gets. The others: see `Made`."""
         now = next_sequence_number()
         self._first = now - 1 if self._first < 0 else self._first
         node = now - 1 if now > self._last >= 0 else -1
         kept = not name.startswith("aten::") or name in READS or graph_task() != -1 or interpreter() is not None
         reads = [self._contents[one] for one in given if one in self._contents]
-        self.ops.append(Made(node, kept, reads, zero, multiplied))
+        self.ops.append(Made(node, kept, reads, zero, multiplied, recurrent))
 
     def end(self, left: Sequence[int], kept: bool, size: int) -> None:
         """It was called. left: storages that it made or wrote to; kept: one of them was there before the step."""

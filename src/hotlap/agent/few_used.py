@@ -1,14 +1,14 @@
-"""Products of a matrix and weights of which a step uses a small part: scores of all classes where those of a few are
-read, or of all rows where a few rows are taken. Seen through views, and through what computes number by number."""
+"""Products of a matrix and weights, and convolutions, of which a step uses a small part: scores of all classes where
+those of a few are read, or of all rows or times where a few are taken, at once or by and by. Seen through views, and
+through what computes number by number."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
-from .op_call import CASTS, Chain, OpCall, Place
+from .op_call import CASTS, Chain, OpCall, Place, is_weight
 from .torch_internals import graph_task, is_plain, storage
 
 LEAST, FEW = 2**14, 0.3
@@ -22,13 +22,28 @@ COLUMNS, ROWS = "few_columns", "few_rows"
 
 @dataclass(eq=False, slots=True)
 class Product:
-    """numbers, columns: that it makes. uses: of these, by whether columns or rows are chosen."""
+    """numbers, columns: that it makes, and the dimension of the latter. uses: whether columns or rows are chosen; how
+    many numbers; and the product that they become a part of number by number, of which again a part may be used."""
 
     numbers: int
     columns: int
+    dim: int
     size: int = 0
     chain: Chain = ()
-    uses: Counter[str] = field(default_factory=Counter)
+    uses: list[tuple[str, int, "Product | None"]] = field(default_factory=list)
+
+    def used(self, above: frozenset[int] = frozenset()) -> float:
+        """The share of it that is. above: those that ask."""
+        around = above | {id(self)}
+        parts = (
+            count * (into.used(around) if into is not None and id(into) not in around else 1.0)
+            for _, count, into in self.uses
+        )
+        return sum(parts) / self.numbers
+
+    def width(self, one: Any) -> int:
+        """How many of its columns a part has."""
+        return int(one.size(self.dim)) if one.dim() > self.dim else 1
 
 
 Use = tuple[Product, int, str]
@@ -50,7 +65,7 @@ class FewUsed:
         uses = []
         for one in filter(is_plain, those):
             if (product := self._of.get(storage(one))) is not None:
-                way = _way(call) if call.name in PICKS else COLUMNS if _width(one) < product.columns else ROWS
+                way = _way(call) if call.name in PICKS else COLUMNS if product.width(one) < product.columns else ROWS
                 uses.append((product, 0 if call.name in PICKS else one.numel(), way))
         return uses
 
@@ -60,15 +75,19 @@ class FewUsed:
             self._of.pop(storage(one), None)
         if not fresh:  # views, and what is computed in place
             return None
-        same = torch.Tag.pointwise in call.func.tags or call.name == CASTS
+        count, same = fresh[0].numel(), torch.Tag.pointwise in call.func.tags or call.name == CASTS
+        whole = [product for product, used, _ in uses if same and count == product.numbers == used]
+        if whole:
+            self._of[storage(fresh[0])] = whole[-1]
         for product, used, way in uses:
-            if same and fresh[0].numel() == product.numbers == used:
-                self._of[storage(fresh[0])] = product
-            else:
-                product.uses[way] += used or fresh[0].numel()
-        if fresh[0].numel() < LEAST or not call.has_weights:
+            if product not in whole[-1:]:
+                into = whole[-1] if whole and used == count else None
+                product.uses.append((way, used or count, into))
+        convolves = call.name == "aten::convolution" and is_weight(call.args[1])
+        if count < LEAST or not (convolves or call.has_weights):
             return None
-        product = self._of[storage(fresh[0])] = Product(fresh[0].numel(), _width(fresh[0]))
+        dim = 1 if convolves else fresh[0].dim() - 1
+        product = self._of[storage(fresh[0])] = Product(count, fresh[0].size(dim), dim)
         return product
 
     def called(self, product: Product, chain: Chain, size: int) -> None:
@@ -81,18 +100,14 @@ class FewUsed:
         many are used; of the line's work, the part of the others; and the line again. at_line: work by line."""
         found: dict[str, list[tuple[Any, ...]]] = {COLUMNS: [], ROWS: []}
         for one in sorted(self._found, key=lambda one: -one.size):
-            used = one.uses.total() / one.numbers
-            way = one.uses.most_common(1)[0][0] if used else ""
+            used = one.used()
+            way = max(one.uses, key=lambda use: use[1])[0] if used else ""
             if not 0 < used <= FEW or not one.chain or (way == COLUMNS and one.columns < MANY):
                 continue
             at = one.chain[-1]
             if len(found[way]) < MOST:
                 found[way].append((*at, round(100 * used), (1 - used) * one.size / at_line[at], *at))
         return found
-
-
-def _width(one: Any) -> int:
-    return int(one.size(-1)) if one.dim() else 1
 
 
 def _way(call: OpCall) -> str:

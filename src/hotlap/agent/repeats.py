@@ -104,8 +104,7 @@ class Repeats:
         self._orders, self._joined = Orders(lambda one: int(self._of(one)[0])), Joined()
 
     def begin(self, call: OpCall, own: bool, recurrent: bool = False) -> Op:
-        """An op is about to be called. own: by torch's own Python; recurrent: by a recurrent net of its own, whose
-        products are not the user's to join."""
+        """An op is about to be called. own: by torch's own Python; recurrent: by a recurrent net of its own."""
         args, given, written = call.args, call.given, call.written
         if call.name.endswith("batch_norm") and len(args) > RUNNING.stop and args[RUNNING.stop]:
             written = [*written, *args[RUNNING]]
@@ -123,8 +122,7 @@ class Repeats:
         at = call.factors
         multiplies = at is not None or call.name == "aten::convolution"
         storages = {storage(one) for one in filter(is_plain, those)}
-        together = None if recurrent else siblings.multiplied(call)
-        self.dead.begin(call.name, storages, times_zero(call, self._fresh), together)
+        self.dead.begin(call.name, storages, times_zero(call, self._fresh), siblings.multiplied(call), recurrent)
         return Op(
             number=number,
             given=storages,

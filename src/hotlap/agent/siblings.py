@@ -48,7 +48,8 @@ def rows(ops: Sequence[Made]) -> list[tuple[Any, ...]]:
     that they are; and the user's frames."""
     groups: Groups = defaultdict(dict)
     for at, shapes, weights in _products(ops):
-        groups[ops[at].chain, shapes][at] = weights
+        if not ops[at].recurrent:  # the products of torch's own nets are not the user's to join
+            groups[ops[at].chain, shapes][at] = weights
     return _rows(ops, groups, FEWEST)
 
 

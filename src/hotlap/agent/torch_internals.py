@@ -55,6 +55,8 @@ PythonNode: Final = _get("_C._FunctionBase", object)
 """Of a graph: nodes with code of Python's. Lacking: any node may be one."""
 next_sequence_number: Final = _get("_C._autograd._get_sequence_nr", lambda: -1)
 """Of the node that is made next. Lacking: -1, and nothing is known to have a node."""
+gradient_metadata: Final = attrgetter("_input_metadata")
+"""Of a node: shapes of the gradients that it takes. Lacking: AttributeError, and no shape is known."""
 sequence_number: Final = methodcaller("_sequence_nr")
 """Of a node: when it was made among those of its thread. Lacking: AttributeError, which takes fewer-syncs out."""
 

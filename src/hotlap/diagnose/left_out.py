@@ -33,7 +33,7 @@ def with_left_out(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:
         evidence=f"{share:.0%} of a step's targets are `ignore_index`; logits are {head:.0%} of the forward's matrix "
         "products",
         why="head, softmax and their backward are computed at these positions too",
-        instead="select the labelled positions before the head: `kept = labels != -100`, then "
+        instead="select the labelled positions before the head: `kept = labels != ignore_index`, the loss's own, then "
         "`F.cross_entropy(head(hidden[kept]), labels[kept])`",
         named=True,
     )

@@ -59,7 +59,10 @@ MUCH_SMALL, MOSTLY_SMALL = 0.3, 0.5
 """Of the operations' time, what these take where they may be, and are, what limits the step."""
 LITTLE: Final = 0.1
 """Of the operations' time, what arithmetic takes where to do it in fewer bits wins nothing."""
-CONVOLVE: Final = re.compile(r"conv", re.IGNORECASE)
+MOVES: Final = 0.5
+"""Of the operations' time, what is neither arithmetic nor small operations where memory traffic limits the step."""
+CONVOLVE: Final = re.compile(r"^(?!.*slow).*conv", re.IGNORECASE)
+"""Convolutions that have a kernel for channels_last: torch's own slow one, as of few channels, has none."""
 CONVOLVED: Final = 0.1
 """Of the operations' time, what convolutions take at least where their memory format matters."""
 UNLIKE: Final = 1.5
@@ -331,14 +334,16 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
     others = (row for row in ops if not MULTIPLY.match(row.name))
     small = sum(row.ns for row in others if row.ns < SMALL_NS * row.count) / max(1, by_name.total())
     convolved = sum(ns for name, ns in by_name.items() if CONVOLVE.search(name)) / max(1, by_name.total())
-    issued = small > max(multiplied, MUCH_SMALL)
+    issued, moves = small > max(multiplied, MUCH_SMALL), 1 - multiplied - small
     if issued:
-        finding = _issued(finding, small)
+        finding = _issued(finding, small, moves)
     elif convolved < CONVOLVED:
         finding = msgspec.structs.replace(finding, levers=_without(finding.levers, answering("layout")))
     if multiplied < LITTLE and not issued:
         instead, levers = compute.LOWER.sub("", finding.instead), _without(finding.levers, answering("precision"))
-        finding = msgspec.structs.replace(finding, bound="bandwidth", instead=instead, levers=levers)
+        finding = msgspec.structs.replace(finding, instead=instead, levers=levers)
+    if moves > MOVES and not issued:
+        finding = msgspec.structs.replace(finding, bound="bandwidth")
     where = _dearest(rank, ops)
     evidence = re.sub(compute.LINE_OF.format(".*?"), "", finding.evidence) if where else finding.evidence
     return msgspec.structs.replace(
@@ -355,10 +360,14 @@ def _with_ops(finding: Finding, rank: RankTrace, phases: Phases) -> Finding:
     )
 
 
-def _issued(finding: Finding, small: float) -> Finding:
-    """The computing where small operations take more than arithmetic: to compute these in fewer bits wins nothing."""
+def _issued(finding: Finding, small: float, moves: float) -> Finding:
+    """The computing where small operations take more than arithmetic: to compute these in fewer bits wins nothing.
+    moves: what takes the rest."""
     what = finding.title.removesuffix(compute.OR_ISSUING)
-    said: dict[str, object] = {"title": what + compute.OR_ISSUING}
+    said: dict[str, object] = {
+        "title": what + compute.OR_ISSUING,
+        "bound": "launch" if small > moves else finding.bound,
+    }
     if small >= MOSTLY_SMALL:
         said = {"title": what.replace("computing", "issuing small operations of", 1), "bound": "launch"}
     levers = _without(finding.levers, compute.LARGE_ONLY)

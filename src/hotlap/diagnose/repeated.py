@@ -128,9 +128,10 @@ COLUMNS: Final = Cause(
 )
 ROWS: Final = Cause(
     "few-rows",
-    "scores of all rows are computed, and a few rows used",
-    "what is computed of the other rows is thrown away, and its backward is all zeros",
-    "choose the rows before it, not after: `head(hidden[rows])` in place of `head(hidden)[rows]`",
+    "results of all rows, or times, are computed and a few of them used",
+    "what is computed of the others is thrown away, and its backward is all zeros",
+    "choose them before it, not after: `head(hidden[rows])` in place of `head(hidden)[rows]`, `conv(x[..., -n:])` in "
+    "place of `conv(x)[..., -n:]` (its kernel takes as many more as it is long, less one)",
     "compute",
 )
 REPEATED: Final = Cause(
@@ -172,7 +173,7 @@ SAID: Final = {
 }
 OF_FEW: Final = (COLUMNS, ROWS)
 OF_ZEROS: Final = (SPARSE, SPARSE_MADE)
-LEAST_OF: Final = {UNUSED: 0.05, ZEROED: 0.05, SPARSE: 0.1, SPARSE_MADE: 0.1}
+LEAST_OF: Final = {UNUSED: 0.05, ZEROED: 0.05, SPARSE: 0.1, SPARSE_MADE: 0.1, ROWS: 0.05}
 """Of what the machine leaves of the step, where it is not LEAST: what can be left out as it is is told sooner."""
 Line = tuple[str, int | None]
 

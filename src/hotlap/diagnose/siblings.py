@@ -62,10 +62,12 @@ SAMPLEWISE: Final = Cause(
 )
 OF_INPUTS: Final = Cause(
     "inputs-one-by-one",
-    "products of inputs alone are made turn by turn in a loop",
-    "they need nothing that the loop makes; each is small operations of its own, forward and backward",
-    "one Linear of all inputs before the loop, `rows = layer(x)`, and `rows[:, t]` in it; the loop keeps what needs "
-    "its last turn's result. An `nn.LSTM` or `nn.GRU` does so by itself",
+    "products that no other turn needs are made turn by turn in a loop",
+    "they need nothing that the loop makes, or the loop nothing that they make; each is small operations of its own, "
+    "forward and backward",
+    "of inputs one Linear before the loop, `rows = layer(x)`, and `rows[:, t]` in it; of scores one after it, "
+    "`layer(torch.stack(states))`; the loop keeps what needs its last turn's result. An `nn.LSTM` or `nn.GRU` does so "
+    "by itself",
     "launch",
 )
 
@@ -147,7 +149,7 @@ def _of_inputs(
     share = _waits(rank, findings, inside) if on_device else _computes(rank, findings, inside)
     if products and share >= LEAST:
         most = max(products, key=lambda one: one.part * _ns(rank, one.where))
-        said = f"{most.times} calls a step with the same weights, none of which needs what the loop makes"
+        said = f"{most.times} calls a step with the same weights, none of which needs another"
         yield OF_INPUTS.finding(
             share, most.where, f"{said}; {_took(share * step_ms, OF_INPUTS, on_device)}", share * step_ms
         )

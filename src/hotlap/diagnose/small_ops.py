@@ -31,6 +31,10 @@ INDEXING: Final = re.compile(
     r".*\b(Select|Slice|Index|Unbind)Backward\d"
 )
 """Taking parts of a tensor, and its backward."""
+VIEWS: Final = re.compile(
+    r"aten::(as_strided|detach|expand|narrow|permute|reshape|select|slice|squeeze|t|transpose|unsqueeze|(_unsafe_)?view)"
+)
+"""Ops that compute nothing."""
 OF_BACKWARDS: Final = re.compile(
     r"aten::(zeros|zero_|fill_|empty\w*|new_(zeros|empty)\w*|add_?|copy_|_index_put_impl_)"
 )
@@ -114,6 +118,8 @@ def _dearest(rank: RankTrace, those: Sequence[HostTime], general: Finding) -> It
         most = max(rows, key=lambda row: (kind is not LOOKUPS or row.name == LOOKUP, row.count))
         if share < kind.least or most.count < kind.many * steps:
             continue
+        if kind is SMALL:
+            most = max((row for row in rows if not VIEWS.fullmatch(row.name)), key=lambda row: row.count, default=most)
         cost_ms = share * general.share * scaling.step_ms(rank)
         yield Finding(
             id=kind.id,

@@ -7,8 +7,9 @@ from typing import Final
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import OUTSIDE, Diagnosis, Finding, Place, with_findings
+from hotlap.records.diagnosis import IN_NO_PHASE, OF_THE_MODEL, OUTSIDE, Diagnosis, Finding, Place, with_findings
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
+from hotlap.records.phases import PHASES
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples, place_in
 from hotlap.records.run import LoaderFacts, Run
 from hotlap.records.trace import Ranks, TraceReport
@@ -19,8 +20,8 @@ from .between import with_between
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .evaluated import with_evaluation
-from .findings import compute, expert_loop, own_graph, page_faults, steps_grow
-from .findings._base import Measured
+from .findings import compute, expert_loop, own_graph, page_faults, steps_grow, unused_forwards
+from .findings._base import LEAST_COST, MODEL, Measured, counted
 from .in_methods import with_methods
 from .in_the_loop import with_lines
 from .left_out import with_left_out
@@ -33,6 +34,8 @@ from .source import reading_here
 
 UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
 """What findings of a run say that a profile tells."""
+ONLY_WHERE: Final = ("compute", "launch")
+"""Findings of a run that say where the model's time is."""
 MEND: Final = "fix the command's own error, then run again"
 
 
@@ -53,7 +56,7 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     found = with_compiled(_profiled(run, traces), run.facts)
     tried = _tried(run.record)
     levers = settled(run.facts, [lever.name for lever in run.record.levers]) | tried  # a trace knows none
-    found = _of_the_loop(with_findings(found, _once(found.findings)))
+    found = adding_up(_of_the_loop(with_findings(found, _once(found.findings))))
     findings = tuple(with_patch(without(one, levers), folder, Path(run.record.cwd)) for one in found.findings)
     pairs = zip(findings, found.findings, strict=True)
     left = [one for one, before in pairs if one.levers or not tried.intersection(before.levers)]
@@ -79,6 +82,32 @@ def _of_the_loop(found: Diagnosis) -> Diagnosis:
         return found
     told = (msgspec.structs.replace(one, share=shares.get(one.id, left * one.share)) for one in found.findings)
     return with_findings(found, told)
+
+
+def adding_up(found: Diagnosis) -> Diagnosis:
+    """With what only says where the model's time is without the causes that are told of parts of it, so that shares add
+    up. Some were made without these, so that what is left is no more than the model's phases leave."""
+    times = found.gpu_phases or found.phases
+    all_ms = found.unseen_ms + sum(getattr(times, name) or 0.0 for name in PHASES)
+    causes = [one for one in found.findings if one.named and one.bound in OF_THE_MODEL and one.id not in IN_NO_PHASE]
+    took = sum(one.share for one in causes if one.id != unused_forwards.ID)
+    general = [one for one in found.findings if one.id in ONLY_WHERE and not one.named]
+    if not took or not all_ms or not general:
+        return found
+    model = sum(getattr(times, name) or 0.0 for name in MODEL) / all_ms
+    model *= 1 - sum(one.share for one in found.findings if one.id in OUTSIDE)
+    left = model - sum(one.share for one in causes)
+    said = f"with {counted(len(causes), 'cause')} listed separately"
+    told: dict[int, Finding | None] = {}
+    for one in general:
+        rest = max(0.0, min(one.share, left))
+        left -= rest
+        if rest < one.share - LEAST_COST:
+            evidence = f"{one.share:.0%} {said}; {one.evidence}"
+            left_of_it = msgspec.structs.replace(one, share=rest, evidence=evidence)
+            told[id(one)] = left_of_it if rest >= LEAST_COST else None
+    kept = (told.get(id(one), one) for one in found.findings)
+    return msgspec.structs.replace(found, findings=tuple(one for one in kept if one is not None))
 
 
 def judged(folder: Path, traces: TraceReport | None = None, ours: bool = False) -> tuple[Diagnosis | None, str]:

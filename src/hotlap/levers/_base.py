@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 Cause = Literal[
     "input", "h2d", "syncs", "launches", "update-launches", "backward", "attention", "arithmetic", "kernels", "bytes",
-    "precision", "layout", "optimizer", "threads", "page-faults", "allocator", "memory",
+    "on-cpu", "precision", "layout", "optimizer", "threads", "page-faults", "allocator", "memory",
 ]  # fmt: skip
 """What a step loses time or memory to, as findings ask for it: waits for batches; copies to the device; waits for its
 values; launches (of the model, of the update alone, of the backward alone); attention by hand; the model's work as a
-whole, its kernels', the bytes that they move; float32 products; memory format; an optimizer's passes over memory;
+whole, its kernels', the bytes that they move; its work on a CPU, the lever first that was never slower on public
+scripts; float32 products; memory format; an optimizer's passes over memory;
 threads without a core; page faults; calls of the driver; a device's memory that is full."""
 Risk = Literal["exact", "numeric", "semantic"]
 Stage = Literal["first", "compiler", "graphs"]

@@ -50,7 +50,7 @@ MOST_FINDINGS: Final = 3
 MOST_NAMED: Final = 4
 """Of the others, by their titles."""
 ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
-"""Findings that say where the time is, of which a cause that takes half of it or more is a part."""
+"""Findings that say where the time is: of a cause that takes more than such a one leaves no more is told of it."""
 OF_STEPS: Final = frozenset({"steps-grow", "steps-jump"})
 """Findings that tell how step times change: a note that they do then says it twice."""
 NO_FINDING: Final = "no finding: no cause that hotlap knows takes a notable share"
@@ -174,21 +174,21 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
         yield plain(NO_FINDING, "dim")
         return
     shown = _shown(findings)
-    causes = [one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED]
-    divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
-    parts = {
-        one.id: [
-            cause.share for cause in causes if (cause.bound in OUTSIDE_OF_MODEL) == (one.bound in OUTSIDE_OF_MODEL)
-        ]
-        for one in shown
-        if one.id in ONLY_WHERE - divided
-    }
-    yield beside((finding_head(one), Group(*finding_lines(one, cwd, parts.get(one.id, ())))) for one in shown)
+    yield beside((finding_head(one), Group(*finding_lines(one, cwd, _is_rest(one, shown)))) for one in shown)
     if left := [one for one in findings if one not in shown]:
         told = [
             f"{percent(_known(one))} {one.title or one.id}{at_place(one.where, cwd, ', ')}" for one in left[:MOST_NAMED]
         ]
         yield Parts([f"and {len(left)} more (hotlap show --json has them in full)", *told], "dim")
+
+
+def _is_rest(finding: Finding, shown: Sequence[Finding]) -> bool:
+    """Whether it only says where the time is, and a cause of the same time takes as much as is left of that."""
+    if finding.id not in ONLY_WHERE or any(one.named and one.id == finding.id for one in shown):
+        return False  # what is left of one that was divided lies beside the cause
+    causes = (one for one in shown if one.named and one.id not in IN_NO_PHASE and one.share >= LEAST_NAMED)
+    outside = finding.bound in OUTSIDE_OF_MODEL
+    return any(one.share >= finding.share and (one.bound in OUTSIDE_OF_MODEL) == outside for one in causes)
 
 
 def _known(finding: Finding) -> float | None:
@@ -219,19 +219,15 @@ def finding_head(finding: Finding) -> Text:
     return Text(percent(finding.share or None), "bold yellow")
 
 
-def finding_lines(finding: Finding, cwd: str, causes: Sequence[float] = ()) -> Iterator[RenderableType]:
-    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. causes: the
-    shares of those of the same time; beside half of it or more only where that is. A larger one is no part of it, nor
-    is it said of one for which there is room beside it."""
+def finding_lines(finding: Finding, cwd: str, brief: bool = False) -> Iterator[RenderableType]:
+    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. brief: no
+    more than the place and the first of what it rests on."""
     yield plain(finding.title or finding.id, "bold")
-    if any(2 * cause >= finding.share for cause in causes):
-        part = min(causes) <= finding.share
-        yield Parts([at_place(finding.where, cwd), "includes the cause above" if part else ""])
+    if brief:
+        yield Parts([finding.evidence.split("; ")[0], at_place(finding.where, cwd)])
         return
-    within = [percent(cause) for cause in causes if cause + finding.share > 1]
     yield Parts(
         [
-            f"includes the {' and the '.join(within)} above" if within else "",
             finding.evidence,
             at_place(finding.where, cwd),
             f"levers: {', '.join(finding.levers)}" if finding.levers else "",

@@ -39,12 +39,13 @@ class Net(nn.Module):
         self.attention, self.last = Attention(), nn.Linear(4, 1)
 
     def forward(self, x):
+        x = x[None]
         if args.hidden:
             x = checkpoint(self.attention, x, use_reentrant=True)
         else:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not args.frozen):
                 x = self.attention(x)
-        return self.last(x)
+        return self.last(x)[0]
 
 
 def main():

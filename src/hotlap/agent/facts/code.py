@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..probe import leaves
 from ..reachable_code import reachable
-from ..torch_internals import PythonNode
+from ..torch_internals import PythonNode, gradient_metadata
 from . import Facts, Model
 
 SOFTMAX: Final = frozenset({"softmax", "Softmax"})
@@ -132,10 +132,11 @@ def _multiplies(code: CodeType) -> bool:
 
 
 def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
-    """Whether the script's code ran a softmax. None where it may have out of sight: in an autograd function of Python's
-    (a checkpoint, compiled code), or in a part without gradients, whose parameters the graph does not reach."""
+    """Whether the script's code ran a softmax over pairs of several queries and keys, in a batch. None where it may
+    have out of sight: in an autograd function of Python's (a checkpoint, compiled code); or, where no softmax ran, in a
+    part without gradients, whose parameters the graph does not reach."""
     unseen = {id(parameter) for parameter in parameters}
-    opaque = False
+    opaque = other = False
     try:
         waiting = [leaf.grad_fn for leaf in leaves(output) if leaf.grad_fn is not None]
     except RuntimeError:  # a view that was written to where it has no gradient
@@ -145,7 +146,9 @@ def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
         node = waiting.pop()
         name = node.name()
         if "Softmax" in name and not name.startswith(NOT_BY_HAND):
-            return True
+            if _weighs_pairs(node):
+                return True
+            other = True
         opaque = opaque or isinstance(node, PythonNode)
         if name == LEAF:
             unseen.discard(id(node.variable))
@@ -154,4 +157,14 @@ def softmax_seen(output: Any, parameters: Iterable[Any]) -> bool | None:
             return None
         seen |= new
         waiting += new
-    return None if opaque or unseen else False
+    return None if opaque or (unseen and not other) else False
+
+
+def _weighs_pairs(node: Any) -> bool:
+    """Whether what a node made may be attention: a softmax of two dimensions is one of a graph's edges or of classes,
+    and a single query is a sum that nothing makes shorter."""
+    try:
+        shape = tuple(gradient_metadata(node)[0].shape)
+    except (AttributeError, IndexError, RuntimeError):  # an older torch; a nested tensor has none
+        return True
+    return len(shape) > 2 and 1 not in shape[-2:]

@@ -8,6 +8,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
 
+from . import page_faults
 from ._base import LEAST_COST, MODEL, Measured
 from .communication import exchange_part, exchange_share
 from .launch import waited, waits
@@ -34,11 +35,16 @@ ISSUING = (
     "for such small operations Python and dispatch may take longer than computing; then a larger batch takes "
     "hardly longer"
 )
+ON_CPU = "fewer passes over large tensors; compiled kernels"
 OR_ISSUING = ", or issuing its operations"
 LINE_OF = "; the line is that of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
 LOWER: Final = re.compile("^lower precision [^,]*, |; bfloat16 where [^;]*")
+FREE: Final = 0.5
+"""Cores that nothing uses, from which another thread may."""
+LEAST_UPDATE: Final = 0.05
+"""Of the step: an update of less wins at most a half of it on a CPU, which no one sees."""
 LARGE_ONLY: Final = answering("precision", "layout")
 """Levers that small operations gain nothing by."""
 NAMED = 3
@@ -78,7 +84,7 @@ def find(measured: Measured) -> Finding | None:
         instead=FEWER
         if small
         else _lower(measured, on_device)
-        + "compiled and fused kernels, a better memory format"
+        + ("compiled and fused kernels, a better memory format" if on_device else ON_CPU)
         + _half(measured, on_device)
         + ("; evaluate every few steps, under `torch.inference_mode()`" if measured.evaluates_itself else "")
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
@@ -119,13 +125,24 @@ def _untrained(measured: Measured) -> str:
 
 
 def _levers(measured: Measured, on_device: bool, small: bool) -> tuple[str, ...]:
-    """Those that make the work less; of small operations not those that only large ones gain by, and none of an update
-    that takes next to nothing."""
-    found = answering("arithmetic") if on_device else answering("arithmetic", "threads", "page-faults")
-    if not on_device:  # its casts may cost more than its products win
-        found = tuple(sorted(found, key=lambda name: name in answering("precision")))
-    updates = answering("update-launches") if 0 < measured.share("optimizer") < LEAST_COST else ()
-    return tuple(name for name in found if name not in (*(LARGE_ONLY if small else ()), *updates))
+    """Those that make the work less; of small operations not those that only large ones gain by, and none of what takes
+    next to nothing."""
+    out = {*LARGE_ONLY} if small else set()
+    if 0 < measured.share("optimizer") < (LEAST_COST if on_device else LEAST_UPDATE):
+        out |= {*answering("update-launches")}
+    if not on_device and not page_faults.notable(measured):
+        out |= {*answering("page-faults")}
+    if not on_device and not _has_cores(measured):
+        out |= {*answering("threads")}
+    return tuple(name for name in answering("arithmetic" if on_device else "on-cpu") if name not in out)
+
+
+def _has_cores(measured: Measured) -> bool:
+    """Whether a core is free that no thread of the model uses; also where that is not known."""
+    use, facts = measured.cpu, measured.facts
+    if use is None or facts is None:
+        return True
+    return use.usable - max(facts.threads, (use.busy_ms or 0.0) / 1000) >= FREE
 
 
 def _small(measured: Measured) -> bool:

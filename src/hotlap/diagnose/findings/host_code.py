@@ -68,6 +68,8 @@ def _models(measured: Measured) -> list[BesidesFacts]:
 def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -> Finding:
     model, took = models[0], [one.took_ms / max(1, one.of) for one in models]
     of_another = FOLLOWS if call_of(measured.facts, COPIES) else OF_ANOTHER
+    several = f", from {model.lines} lines, {model.part:.0%} of it from this one" if model.lines > 1 else ""
+    rest = f"{ms(sum(took))} of the {ms(measured.phases.other or 0)}"
     how = "torch.inference_mode" if model.inference_mode else "torch.no_grad"
     return Finding(
         id="host-code",
@@ -76,7 +78,7 @@ def _besides(measured: Measured, share: float, models: Sequence[BesidesFacts]) -
         title=f"{model.name} {BESIDES}" if model.trained else f"{model.name}, which no optimizer updates, {BESIDES}",
         where=measured.place_at(model.place),
         evidence=f"without gradients, under {how}, {counted(round(model.calls / model.steps), 'time')} a step, "
-        f"{ms(took[0])} on the host; all such forwards {ms(sum(took))} of the {ms(measured.phases.other or 0)} "
+        f"{ms(took[0])} on the host{several}; all such forwards {rest} "
         "outside of data, model and optimizer",
         why="training waits meanwhile, and no backward follows",
         instead=OF_THE_TRAINED if model.trained else of_another,

@@ -30,11 +30,9 @@ def find(measured: Measured) -> Finding | None:
     of all threads and not of faults alone, and pages that it clears push others from the caches. As no line of a
     script's makes them alone, they are a cause from MUCH on."""
     host = measured.facts.host if measured.facts else None
-    if host is None or not measured.host_matters:
+    if host is None or not notable(measured):
         return None
     system_ms = measured.of_counted * host.system_ms
-    if host.faults < LEAST_FAULTS or system_ms < LEAST * measured.step_ms:
-        return None
     disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
     evidence = f"{host.faults:,.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; Linux takes "
     evidence += f"{ms(system_ms)} a step over all threads"
@@ -56,6 +54,14 @@ def find(measured: Measured) -> Finding | None:
         beneath=not known,
         named=known and taken_ms >= MUCH * ran_ms,
     )
+
+
+def notable(measured: Measured) -> bool:
+    """Whether Linux takes a notable part of the step, and a step has many faults."""
+    host = measured.facts.host if measured.facts else None
+    if host is None or not measured.host_matters or host.faults < LEAST_FAULTS:
+        return False
+    return measured.of_counted * host.system_ms >= LEAST * measured.step_ms
 
 
 def at_line(diagnosis: Diagnosis, lines: Lines) -> Diagnosis:

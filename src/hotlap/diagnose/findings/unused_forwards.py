@@ -6,6 +6,7 @@ from hotlap.records.run import UnusedFacts
 
 from ._base import Measured, counted
 
+ID = "unused-forwards"
 LEAST, SOME = 0.1, 5
 """Of the step, and calls of a line that were looked at, from which they are told."""
 
@@ -18,7 +19,7 @@ def find(measured: Measured) -> Finding | None:
     most, rows = lines[0], measured.facts.unused if measured.facts else ()
     used = sum(one.calls - one.unused_calls for one in rows), sum(one.rows - one.unused_rows for one in rows)
     return Finding(
-        id="unused-forwards",
+        id=ID,
         bound="compute",
         share=measured.of_step(took),
         cost_ms=took,

@@ -37,7 +37,7 @@ class Attention(_same_random.DrawsOtherwise):
 
     name = "attention"
     meaning = "hand-written attention as one fused kernel that never writes the weights to memory"
-    causes = {"launches": 2, "attention": 0, "arithmetic": 3, "bytes": 2}
+    causes = {"launches": 2, "attention": 0, "arithmetic": 3, "bytes": 2, "on-cpu": 3}
     risk = "numeric"
     tolerance = 0.005
     costs_s = 5.0
@@ -52,7 +52,7 @@ class Attention(_same_random.DrawsOtherwise):
         if not any(root.softmax for root in roots):
             return Applies(False, "no softmax with matrix products was found in the model's code")
         if not any(root.by_hand for root in roots):
-            return Applies(False, "the model's code has attention by hand, but its softmax did not run")
+            return Applies(False, "the model's code has a softmax, but made no weights of queries and keys by it")
         if all(root.compiled for root in roots):
             return Applies(False, "the script already compiles the model")
         return Applies(True, "the model's code calls softmax and multiplies matrices")

@@ -73,7 +73,7 @@ class Compile(Compiling):
 
     name = "compile"
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
-    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}
+    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0, "on-cpu": 4}
     settings = {"mode": one_of(*MODES), **Compiling.settings}
     costs_s = 60.0
     memory_order = 30

@@ -32,7 +32,7 @@ class CpuThreads(Lever):
 
     name = "cpu-threads"
     meaning = "number of threads that share one operation on the CPU"
-    causes = {"threads": 0}
+    causes = {"threads": 0, "on-cpu": 2}
     risk = "numeric"
     settings = {"threads": integer(1, 4096)}
     tolerance = 0.005

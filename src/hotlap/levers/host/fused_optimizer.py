@@ -21,7 +21,7 @@ class FusedOptimizer(Lever):
 
     name = "fused-optimizer"
     meaning = "the optimizer updates all parameters in one kernel"
-    causes = {"launches": 3, "update-launches": 0, "arithmetic": 4, "bytes": 1, "optimizer": 0}
+    causes = {"launches": 3, "update-launches": 0, "arithmetic": 4, "bytes": 1, "optimizer": 0, "on-cpu": 1}
     risk = "numeric"
     tolerance = 0.005
     switchable = True

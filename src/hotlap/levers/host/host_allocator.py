@@ -30,7 +30,7 @@ class HostAllocator(Lever):
 
     name = "host-allocator"
     meaning = "host memory that a step frees is kept for the next one instead of going back to Linux"
-    causes = {"page-faults": 0}
+    causes = {"page-faults": 0, "on-cpu": 0}
     risk = "exact"
     settings = {"allocator": one_of(*ALLOCATORS)}
 

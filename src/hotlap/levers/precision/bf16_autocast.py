@@ -19,7 +19,7 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
 
     name = "bf16-autocast"
     meaning = "matrix products and convolutions of the forward and its backward in bfloat16, weights in float32"
-    causes = {"arithmetic": 0, "kernels": 1, "bytes": 3, "precision": 0, "memory": 0}
+    causes = {"arithmetic": 0, "kernels": 1, "bytes": 3, "precision": 0, "memory": 0, "on-cpu": 6}
     risk = "numeric"
     tolerance = 0.02
     excludes = ()
