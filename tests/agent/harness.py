@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from hotlap.diagnose.verdict import verdict
 from hotlap.launch.command import INJECT
 from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import Ended
-from hotlap.records.files import read_record
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.files import read_record, write_record
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.runs.folder import RankFolder, RunFolder
@@ -217,6 +219,12 @@ class Runner:
             for argv, folder in zip(argvs, folders, strict=True)
         ])  # fmt: skip
         return [dataclasses.replace(ran, folder=folder) for ran, folder in zip(ended, folders, strict=True)]
+
+    def judged(self, ran: Ran, *argv: str) -> Diagnosis:
+        """The verdict of one that was forked, with the record that `hotlap run` leaves."""
+        assert ran.folder is not None
+        write_record(ran.folder / "run.json", self.request((sys.executable, *argv), ran.folder).record())
+        return verdict(ran.folder)
 
     def untouched(self, *argv: str, before: str = "", ours: str = "", **settings: Any) -> Ran:
         """As `forked`, and all is well: the script did what it does without hotlap, of which nothing went wrong. `ours`
