@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from hotlap.diagnose.verdict import verdict
 from hotlap.launch.command import INJECT
 from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import Ended
-from hotlap.records.files import read_record
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.files import read_record, write_record
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.runs.folder import RankFolder, RunFolder
@@ -201,11 +203,28 @@ class Runner:
 
     def forked(self, *argv: str, fail_in: str | None = None, before: str = "", **settings: Any) -> Ran:
         """Run a script with the agent, woken in a fork. `before` is run first."""
-        folder = self.new_folder()
-        session = dataclasses.replace(self.request(argv, folder, **settings).session(), fail_in=fail_in)
-        session.write(folder / "session.json")
-        ran = self.fork(argv, folder / "output.txt", str(folder / "session.json"), before)
-        return dataclasses.replace(ran, folder=folder)
+        (ran,) = self.forked_at_once([argv], fail_in, before, **settings)
+        return ran
+
+    def forked_at_once(
+        self, argvs: Sequence[Sequence[str]], fail_in: str | None = None, before: str = "", **settings: Any
+    ) -> list[Ran]:
+        """As `forked`, of several commands that run at the same time, each in a folder of its own."""
+        folders = [self.new_folder() for _ in argvs]
+        for argv, folder in zip(argvs, folders, strict=True):
+            session = dataclasses.replace(self.request(argv, folder, **settings).session(), fail_in=fail_in)
+            session.write(folder / "session.json")
+        ended = self.forks([
+            self.forking(argv, folder / "output.txt", str(folder / "session.json"), before)
+            for argv, folder in zip(argvs, folders, strict=True)
+        ])  # fmt: skip
+        return [dataclasses.replace(ran, folder=folder) for ran, folder in zip(ended, folders, strict=True)]
+
+    def judged(self, ran: Ran, *argv: str) -> Diagnosis:
+        """The verdict of one that was forked, with the record that `hotlap run` leaves."""
+        assert ran.folder is not None
+        write_record(ran.folder / "run.json", self.request((sys.executable, *argv), ran.folder).record())
+        return verdict(ran.folder)
 
     def untouched(self, *argv: str, before: str = "", ours: str = "", **settings: Any) -> Ran:
         """As `forked`, and all is well: the script did what it does without hotlap, of which nothing went wrong. `ours`
@@ -218,6 +237,21 @@ class Runner:
 
     def fork(self, argv: Sequence[str], output: Path, session: str = "", before: str = "", cwd: Path = SCRIPTS) -> Ran:
         """Run a script in a fork of a process that has imported torch. session: a file that the agent is told of."""
+        (ran,) = self.forks([self.forking(argv, output, session, before, cwd)])
+        return ran
+
+    @staticmethod
+    def forking(
+        argv: Sequence[str], output: Path, session: str = "", before: str = "", cwd: Path = SCRIPTS
+    ) -> dict[str, Any]:
+        """What the process with torch is asked for."""
+        return {
+            "argv": [str(SCRIPTS / argv[0]), *argv[1:]], "cwd": str(cwd), "env": ENV, "output": str(output),
+            "session": session, "inject": str(INJECT), "before": before, "whole": argv[0] in WHOLE,
+        }  # fmt: skip
+
+    def forks(self, requests: list[dict[str, Any]]) -> list[Ran]:
+        """Run these at once."""
         if self.zygote is None:
             self.zygote = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("zygote.py")],
@@ -225,14 +259,13 @@ class Runner:
             )  # fmt: skip
         assert self.zygote.stdin is not None
         assert self.zygote.stdout is not None
-        request = {
-            "argv": [str(SCRIPTS / argv[0]), *argv[1:]], "cwd": str(cwd), "env": ENV, "output": str(output),
-            "session": session, "inject": str(INJECT), "before": before, "whole": argv[0] in WHOLE,
-        }  # fmt: skip
-        self.zygote.stdin.write(json.dumps(request).encode() + b"\n")
+        self.zygote.stdin.write(json.dumps(requests).encode() + b"\n")
         self.zygote.stdin.flush()
-        status = int(self.zygote.stdout.readline())
-        return Ran(os.waitstatus_to_exitcode(status), output.read_text())
+        statuses = json.loads(self.zygote.stdout.readline())
+        return [
+            Ran(os.waitstatus_to_exitcode(status), Path(request["output"]).read_text())
+            for status, request in zip(statuses, requests, strict=True)
+        ]
 
     def close(self) -> None:
         if self.zygote is not None and self.zygote.stdin is not None:

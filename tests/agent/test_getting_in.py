@@ -83,14 +83,15 @@ def test_a_process_that_makes_no_step_says_so_also_where_inductor_helps_it(runne
 
 
 def test_an_error_of_the_users_leaves_its_traceback_untouched(runner: Runner) -> None:
-    bare = runner.in_child(["endings.py", "raise"])
+    argv = [*BY_HAND, "9:error"]
+    bare = runner.in_child(argv)
     assert "ValueError: the user's own error" in bare.output
     assert "hotlap" not in bare.output.replace(str(SCRIPTS), "")
-    ran = runner.under(["endings.py", "raise"])
+    ran = runner.under(argv)
     check_same(ran, bare)
     check_clean(ran)
     assert ran.code == 1
-    assert recorded_losses(ran.steps) == ran.losses[:9]
+    assert recorded_losses(ran.steps) == ran.losses and len(ran.losses) == 10
 
 
 def test_without_the_entry_point_the_users_sitecustomize_still_runs(runner: Runner, tmp_path: Path) -> None:

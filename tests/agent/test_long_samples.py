@@ -1,11 +1,6 @@
 """Where the loop's thread is in steps that take much longer than the others, in a profiled run."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 from hotlap.agent.profile import COMPILED
-from hotlap.diagnose.verdict import verdict
 from hotlap.records.profile import LongSamples, Profile
 
 from .harness import SCRIPTS, Runner, check_same
@@ -21,12 +16,7 @@ def test_long_steps_are_looked_at_and_named(runner: Runner) -> None:
     assert found.lines[0][1][-1][1:] == (line, "save") and found.lines[0][1][0][2] == "<module>"
     assert found.usual and not any(one[1] == line for one in found.usual)
     assert not any("profile" in row[2] for row in found.lines), "nothing of the windows"
-
-
-def test_the_verdict_has_their_number_share_and_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hotlap", "run", "--profile", "--out", str(tmp_path / "run"), sys.executable]
-    subprocess.run([*command, str(SCRIPTS / "long_steps.py"), "saves"], capture_output=True, check=True)
-    (said,) = [one for one in verdict(tmp_path / "run").findings if one.id == "long-steps"]
+    (said,) = [one for one in runner.judged(ran, "long_steps.py", "saves").findings if one.id == "long-steps"]
     assert said.title.startswith("one step in 30 takes ") and said.share > 0.1
     assert said.where is not None and said.where.function == "save"
 

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from hotlap.agent import profile as profile_module
 from hotlap.records.files import read_record
 from hotlap.records.profile import Lines, Profile, Samples
-from hotlap.runs.folder import RunFolder
 
 from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, free_port
 
@@ -413,22 +411,20 @@ core.Steps.backward_end = backward_end
 
 
 def test_ranks_take_the_same_windows(runner: Runner) -> None:
-    command = [
-        str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port", free_port(),
-        "ranks.py", "torchrun", "long",
-    ]  # fmt: skip
-    ran = runner.under(command, python=False, steps=8, profile_steps=3)
-    check_clean(ran)
-    check_lines(ran.folder)
-    assert ran.code == 0
-    assert ran.folder is not None
-    marked = [[step.step for step in rank.steps if step.probe] for rank in RunFolder(ran.folder).ranks]
+    port = free_port()
+    argvs = [["ranks.py", "alone", port, str(number), "long"] for number in range(2)]
+    ranks = runner.forked_at_once(argvs, steps=8, profile_steps=3)
+    for ran in ranks:
+        check_clean(ran)
+        check_lines(ran.folder)
+        assert ran.code == 0
+    marked = [[step.step for step in ran.steps if step.probe] for ran in ranks]
     at = marked[0][0]
     assert marked == [list(range(at, at + 6 + SAMPLED))] * 2
-    assert [rank.document(Profile) for rank in ran.ranks] == [
+    assert [ran.ranks[0].document(Profile) for ran in ranks] == [
         Profile(file="trace.json.gz", first_step=at + 2 + SAMPLED, steps=3, wanted=3)
     ] * 2
-    assert len({len(list(rank.steps)) for rank in ran.ranks}) == 1
+    assert len({len(ran.steps) for ran in ranks}) == 1
 
 
 @pytest.mark.parametrize("kinds", [("coo", "csr", "mkldnn"), ("nested", "jagged"), ("meta", "quantized", "subclass")])

@@ -1,7 +1,8 @@
 """A process that has imported torch, without hotlap, and forks a child for each script it is asked to run.
 
 Saves the seconds that `import torch` takes. A request with a session starts the agent as torch itself would have done
-at the end of its import; without one the script runs bare. One JSON line in, one (the wait status) out.
+at the end of its import; without one the script runs bare. One JSON line in with the requests that run at once, one
+out with their wait statuses.
 """
 
 import atexit
@@ -79,10 +80,12 @@ def serve():
     """Answer requests until the pipe closes; returns, in a child, the script to run."""
     gc.freeze()  # or each child spends a second at its end on what torch has made
     for line in iter(sys.stdin.buffer.readline, b""):
-        pid = os.fork()
-        if pid == 0:
-            return child(json.loads(line))
-        os.write(1, f"{os.waitpid(pid, 0)[1]}\n".encode())
+        pids = []
+        for request in json.loads(line):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                return child(request)
+        os.write(1, f"{[os.waitpid(pid, 0)[1] for pid in pids]}\n".encode())
     return None
 
 

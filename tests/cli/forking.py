@@ -23,15 +23,15 @@ def _server() -> subprocess.Popen[bytes]:
 
 
 def hotlap_forked(
-    words: Sequence[str], cwd: Path, environment: Mapping[str, str] = os.environ
+    words: Sequence[str], cwd: Path, environment: Mapping[str, str] = os.environ, before: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """How hotlap ends with these arguments, as `subprocess.run` tells it."""
+    """How hotlap ends with these arguments, as `subprocess.run` tells it. `before` is run first."""
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.TemporaryDirectory() as folder:
         said = {name: str(Path(folder) / name) for name in ("stdout", "stderr")}
-        request = {"words": list(words), "cwd": str(cwd), "environment": dict(environment), **said}
+        request = {"words": list(words), "cwd": str(cwd), "environment": dict(environment), "before": before, **said}
         server.stdin.write(json.dumps(request).encode() + b"\n")
         server.stdin.flush()
         code = int(server.stdout.readline())

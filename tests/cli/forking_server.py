@@ -38,6 +38,7 @@ def become(request):
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     sys.argv = ["hotlap", *request["words"]]
+    exec(request["before"], {})
     main()
 
 

@@ -408,7 +408,7 @@ def test_lenient_skips_what_does_not_fit_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_crash_in_a_step_is_shown_with_the_script_s_own_traceback(tmp_path: Path) -> None:
-    script = [sys.executable, str(SCRIPTS / "endings.py"), "raise"]
+    script = [sys.executable, str(SCRIPTS / "by_hand.py"), "model", "12", "9:error"]
     ran = hotlap("run", "--json", "--steps", "500", "--out", "r", *script, cwd=tmp_path)
     assert ran.code == 1
     traceback, screen = ran.stderr.split("ValueError: the user's own error\n")
@@ -419,7 +419,7 @@ def test_a_crash_in_a_step_is_shown_with_the_script_s_own_traceback(tmp_path: Pa
     assert (found["run"]["status"], found["run"]["exit_code"]) == ("failed", 1)
     assert screen.lstrip().startswith("the command failed after ") and "fix the command's own error" in screen
     assert found["run"]["options"] == ["--steps", "500"]
-    assert (found["diagnosis"]["steps"], found["diagnosis"]["settled"]) == (9, False)
+    assert (found["diagnosis"]["steps"], found["diagnosis"]["settled"]) == (10, False)
     assert "the step time was still changing" in " ".join(found["diagnosis"]["unknown"])
 
 

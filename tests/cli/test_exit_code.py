@@ -6,22 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from forking import hotlap_forked
 
 BREAKS = """
-import sys
-from hotlap.cli import main, run
+from hotlap.cli import run
 
 def fails(*_):
     raise {error}
 
 run.report = fails
-main()
 """
 
 
 def ran(folder: Path, error: str, code: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", BREAKS.format(error=error), "run", "--out", "r", sys.executable, "-c", code]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    words = ["run", "--out", "r", sys.executable, "-c", code]
+    return hotlap_forked(words, folder, before=BREAKS.format(error=error))
 
 
 @pytest.mark.parametrize("error", ["MemoryError()", "ValueError('own')", "KeyboardInterrupt()", "OSError('full')"])
@@ -33,15 +32,12 @@ def test_a_report_that_fails_leaves_the_exit_code(tmp_path: Path, error: str, co
 
 
 WAITING = """
-import sys
-from hotlap.cli import main
 from hotlap.launch import run, signals, supervise, telemetry
 
 def fails(*_, **__):
     raise {error}
 
 {where} = fails
-main()
 """
 
 
@@ -53,27 +49,23 @@ def test_what_fails_while_the_command_runs_or_has_just_ended_leaves_it_too(
     """Its exit code was replaced by hotlap's; and a command that still ran was left alone."""
     code = "import time; time.sleep(0.5); print('trained'); raise SystemExit(7)"
     words = ["run", "--out", "r", sys.executable, "-c", code]
-    breaks = WAITING.format(error=error, where=where)
-    found = subprocess.run([sys.executable, "-c", breaks, *words], cwd=tmp_path, capture_output=True, text=True,
-                           timeout=120, check=False)  # fmt: skip
+    found = hotlap_forked(words, tmp_path, before=WAITING.format(error=error, where=where))
     assert (found.returncode, found.stdout) == (7, "trained\n"), found.stderr
 
 
 NO_THREADS = """
 import threading
-from hotlap.cli import main
 
 def fails(*_, **__):
     raise RuntimeError("can't start new thread")
 
 threading.Thread.start = fails
-main()
 """
 
 
 def test_a_command_runs_where_hotlap_can_have_no_threads(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", NO_THREADS, "run", "--out", "r", sys.executable, "-c", "raise SystemExit(7)"]
-    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    words = ["run", "--out", "r", sys.executable, "-c", "raise SystemExit(7)"]
+    found = hotlap_forked(words, tmp_path, before=NO_THREADS)
     assert found.returncode == 7 and "Traceback" not in found.stderr
 
 

@@ -1,14 +1,14 @@
 """Operations that something else does for less: told where they take much of a trace, at the line that has most."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
+from agent.harness import Runner
+from hotlap.cli.run import PROFILE_STEPS
 from hotlap.diagnose.causes import Cause
 from hotlap.diagnose.known_ops import KNOWN, LEAST, KnownOp, known_ops
 from hotlap.diagnose.repeated import (
@@ -26,7 +26,6 @@ from hotlap.diagnose.repeated import (
     of_lines,
 )
 from hotlap.diagnose.statements import NORMS, repeating
-from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.profile import Lines
 from hotlap.records.trace import Breakdown, HostTime, KernelTime, RankTrace, Window
@@ -359,7 +358,7 @@ def test_little_is_not_told() -> None:
     assert known_ops(on_the_cpu("aten::sort", 10 * MS), (), step_ms=10.0) == (), "the model takes no time"
 
 
-def test_a_sort_in_a_loss_is_the_headline(tmp_path: Path) -> None:
+def test_a_sort_in_a_loss_is_the_headline(runner: Runner, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import torch\n"
@@ -376,7 +375,6 @@ def test_a_sort_in_a_loss_is_the_headline(tmp_path: Path) -> None:
         "    net(torch.randn(2000, 64)).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    command = [sys.executable, "-m", "hotlap", "run", "--profile", "--out", str(tmp_path / "run"), sys.executable]
-    subprocess.run([*command, str(script)], capture_output=True, check=True)
-    first = next(one for one in verdict(tmp_path / "run").findings if one.id not in {"cpu-crowded", "cpu-steal"})
+    found = runner.judged(runner.forked(str(script), profile_steps=PROFILE_STEPS), str(script))
+    first = next(one for one in found.findings if one.id not in {"cpu-crowded", "cpu-steal"})
     assert first.id == "sorting" and first.where is not None and first.where.line == 7 and "topk" in first.instead

@@ -42,6 +42,8 @@ for step, (x, y) in zip(range(int(steps)), loaded() if kind == "loader" else bat
     happening = happens.get(str(step))
     if happening == "again":
         said(weight.square().sum()).backward()
+    if happening == "error":
+        raise ValueError("the user's own error")
     if happening == "break":
         break
     update()

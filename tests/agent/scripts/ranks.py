@@ -1,5 +1,5 @@
-"""DDP over gloo: under torchrun, or spawned by torch.multiprocessing (`spawn PORT`). With `long` it would go on.
-With `fails` the second rank dies the first time that torchrun starts it."""
+"""DDP over gloo: under torchrun, or spawned by torch.multiprocessing (`spawn PORT`), or one rank (`alone PORT RANK`).
+With `long` it would go on. With `fails` the second rank dies the first time that torchrun starts it."""
 
 import os
 import sys
@@ -37,4 +37,6 @@ if __name__ == "__main__":
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
         torch.multiprocessing.spawn(main, (2, 12), 2)
     else:
+        if sys.argv[1] == "alone":
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2], RANK=sys.argv[3], WORLD_SIZE="2")
         main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 10**6 if "long" in sys.argv else 12)
