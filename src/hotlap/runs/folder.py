@@ -21,6 +21,7 @@ from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerS
 from hotlap.records.profilers import NSYS_FILE, Capture
 from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.records.session import Session
+from hotlap.records.suite import Suite
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.records.tune import LeverLine, ProbeLine, Trial, Tune
 
@@ -32,6 +33,7 @@ FILES: Final[Mapping[type, str]] = {
     TelemetrySample: "telemetry.jsonl",
     Tune: "tune.json",
     Check: "check.json",
+    Suite: "bench.json",
     Facts: "facts.json",
     Step: "steps.jsonl",
     Problem: "problems.jsonl",
@@ -268,7 +270,7 @@ class RunFolder(_Folder):
 
 
 class TuneFolder(_Folder):
-    """What a tune or a check left: its result, and the runs of its trials."""
+    """What a tune, a check or a bench left: its result, and the runs of its trials."""
 
     @property
     def tune(self) -> Tune | None:
@@ -279,6 +281,11 @@ class TuneFolder(_Folder):
     def check(self) -> Check | None:
         """The result of a check, which has trials too; None where there is none. Raises RecordError."""
         return self.document(Check)
+
+    @property
+    def bench(self) -> Suite | None:
+        """The result so far of a suite of commands; None where there is none. Raises RecordError."""
+        return self.document(Suite)
 
     @property
     def request(self) -> Path:
