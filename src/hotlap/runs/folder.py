@@ -17,6 +17,7 @@ from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_lines, read_record, read_words, write_record
 from hotlap.records.memory import MemorySeries, MemoryWindow, When
+from hotlap.records.mlperf import PrintedLine
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
 from hotlap.records.profilers import NSYS_FILE, Capture
 from hotlap.records.run import Facts, Problem, Run, Step
@@ -34,6 +35,7 @@ FILES: Final[Mapping[type, str]] = {
     Tune: "tune.json",
     Check: "check.json",
     Suite: "bench.json",
+    PrintedLine: "printed.jsonl",
     Facts: "facts.json",
     Step: "steps.jsonl",
     Problem: "problems.jsonl",
