@@ -42,6 +42,9 @@ FAILING = f"""
 command = ["{sys.executable}", "-c", "raise ValueError('no data')"]
 [gone]
 command = "no-such-program --x"
+[nowhere]
+command = "sh -c true"
+cwd = "no-such-folder"
 """
 STUCK = f"""
 [stuck]
@@ -66,15 +69,16 @@ def test_commands_run_in_turn_and_one_that_fails_is_a_row(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
     found = read_record(tmp_path / "o" / "bench.json", Suite)
     assert json.loads(done.stdout.splitlines()[-1])["rows"][0]["name"] == "broken"
-    broken, gone, good = found.rows
+    broken, gone, nowhere, good = found.rows
     assert broken.outcome == "crashed" and "ValueError: no data" in broken.why and len(broken.starts) == 1
     assert gone.outcome == "not started" and "no-such-program" in gone.why
+    assert nowhere.outcome == "not started" and "no such folder" in nowhere.why
     assert good.outcome == "measured" and len(good.starts) == 2
     for one in (good.step_ms, good.throughput, good.peak_bytes, good.startup_s):
         assert one is not None and 0 < one.low <= one.median <= one.high
     rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text())))
-    assert [row["outcome"] for row in rows] == ["crashed", "not started", "measured"]
-    assert float(rows[2]["step_ms"]) == good.step_ms.median if good.step_ms else False
+    assert [row["outcome"] for row in rows] == ["crashed", "not started", "not started", "measured"]
+    assert good.step_ms is not None and float(rows[3]["step_ms"]) == good.step_ms.median
     again = hotlap_forked(["show", "o"], tmp_path, ENVIRONMENT)
     assert again.returncode == 0 and "ValueError: no data" in again.stdout and "good" in again.stdout
 

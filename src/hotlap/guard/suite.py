@@ -22,7 +22,7 @@ from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.durations import ms
-from hotlap.records.errors import AgentError, CommandError, RecordError, UsageError
+from hotlap.records.errors import AgentError, CommandError, CommandNotRunnable, RecordError, UsageError
 from hotlap.records.files import new_folder, read_bytes
 from hotlap.records.run import Environment, Lever
 from hotlap.records.suite import Middle, Outcome, Suite, SuiteCommand, SuiteRow, SuiteStart
@@ -134,6 +134,7 @@ class _Made:
             bound=middle.bound if middle else None,
             finding=next(iter(middle.findings), None) if middle else None,
             spread=middle.spread if middle else None,
+            unknown=middle.unknown if middle else (),
         )
 
 
@@ -173,6 +174,7 @@ class Turns:
         new_folder(self.folder)
         adopt_orphans()
         complete = False
+        self._write(self.result(complete))  # what can't be written is told before anything runs
         try:
             for number in range(max(map(self._starts, self.made), default=0)):
                 for one in self.made:
@@ -208,6 +210,8 @@ class Turns:
         outcome: Outcome = "interrupted"
         why, peaks, left = "Ctrl-C", (None, None), dict[str, Out]()
         try:
+            if not entry.cwd.is_dir():
+                raise CommandNotRunnable(f"no such folder: {entry.cwd}")
             find_program(entry.words, entry.cwd)
             ended = run_alone(plan, self.listener, entry.given.timeout, spare)
             came, why, told = read_outcome(plan.folder, ended, entry.given.timeout, spare)
@@ -215,7 +219,7 @@ class Turns:
             peaks, left = (told.get("peak_memory_bytes"), told.get("peak_rss_bytes")), left_out(plan.folder, spare)
             if outcome == "measured":
                 found, nothing = judged(plan.folder, ours=True)
-                outcome, why = ("measured", "") if found is not None else ("too few steps", nothing)
+                outcome, why = ("measured", why) if found is not None else ("too few steps", nothing)
         except CommandError as error:
             outcome, why = "not started", str(error)
         except AgentError as error:

@@ -68,8 +68,8 @@ class SuiteRow(msgspec.Struct, frozen=True, kw_only=True):
     outcome: `measured` if all its starts were, else what came of the one that was not, as why says; after that one no
     other is made. starts: in order. step_ms, throughput, tokens_s, peak_bytes, startup_s: over the starts that were
     measured, None unknown. throughput_unit: of throughput. peak_of: whose memory the peak is, a device's or the
-    process's. bound, finding, spread: of the start whose step time is the middle one: what limits the step, its first
-    finding, the spread of its steady steps in ms.
+    process's. bound, finding, spread, unknown: of the start whose step time is the middle one: what limits the step,
+    its first finding, the spread of its steady steps in ms, and what could not be told.
     """
 
     name: str
@@ -90,6 +90,7 @@ class SuiteRow(msgspec.Struct, frozen=True, kw_only=True):
     bound: Bound | None = None
     finding: Finding | None = None
     spread: Spread | None = None
+    unknown: tuple[str, ...] = ()
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):

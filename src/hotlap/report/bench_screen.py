@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..records.diagnosis import NOT_STEADY
 from ..records.durations import ms
 from ..records.sizes import size_text
 from ..records.suite import Middle, Suite, SuiteRow
@@ -43,7 +44,7 @@ def _headline(suite: Suite) -> Iterator[str]:
 
 
 def _table(suite: Suite) -> Table:
-    names = ("", "a step", "spread", "starts", "a second", "bound", "peak", "start-up")
+    names = ("command", "a step", "spread", "starts", "a second", "bound", "peak", "start-up")
     table = columns(*names, right=("a step", "starts", "a second", "peak", "start-up"))
     for row in suite.rows:
         table.add_row(*map(plain, cells(row)))
@@ -79,6 +80,11 @@ def _notes(suite: Suite) -> Iterator[tuple[str, str, str]]:
     for row in suite.rows:
         if row.outcome != "measured":
             yield row.name, f"{row.outcome}{': ' if row.why else ''}{row.why}", "red" if row.starts else "yellow"
+        elif row.why:
+            yield row.name, row.why, "yellow"
+        for said in row.unknown:
+            if said.startswith(NOT_STEADY):
+                yield row.name, said, "yellow"
         if row.finding is not None:
             share = f" ({percent(row.finding.share)} of the time)" if row.finding.share else ""
             place = at_place(row.finding.where, row.cwd, before=" ")
