@@ -12,6 +12,8 @@ import zoo
 import zoo_sides
 import zoo_table
 
+from hotlap.guard.suite import read_suite
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CHEAP = "tiny_gpt,moe,dlrm,vit,lstm,gan,decode"
 """`make zoo-check` has those too that take a second or more."""
@@ -225,3 +227,11 @@ def test_table_of_sides() -> None:
     assert lines[8] == "| a.toml | 6 | 4, 8 | 1.00× (1.00–1.00) | 1.0e-05 |  |"
     both = zoo_table.markdown({"sides": [{"script": "gan.py", "steps": 60, **where, "sides": found}]})
     assert both.count("| hand |") == 1 and "hand over naive" not in both
+
+
+def test_the_zoo_is_a_suite() -> None:
+    """Of `hotlap bench`: each script with its twin at full size, and small."""
+    full, small = (read_suite(BENCHMARKS / name) for name in ("zoo.toml", "zoo_tiny.toml"))
+    assert {one.name for one in full} == {f"{name}{twin}" for name in zoo.SCRIPTS for twin in ("", "_hand")}
+    assert {one.name for one in small} == {*zoo.SCRIPTS}
+    assert all((one.cwd / one.words[1]).is_file() for one in (*full, *small))

@@ -12,6 +12,7 @@ from hotlap.records.errors import EXIT_CODES, HotlapError, missing_named
 from hotlap.report.console import clean, stderr_console
 
 from .advise import advise
+from .bench import bench
 from .calibrate import calibrate
 from .check import check
 from .diff import diff
@@ -43,6 +44,7 @@ COMMAND = {"allow_interspersed_args": False}  # the first word that is no option
 app.command(name="run", context_settings=COMMAND)(run)
 app.command(name="tune", context_settings=COMMAND)(tune)
 app.command(name="check", context_settings=COMMAND)(check)
+app.command(name="bench")(bench)
 app.command(name="fit", context_settings=COMMAND)(fit)
 app.command(name="patch", cls=UpToCommand)(patch)
 app.command(name="show")(show)

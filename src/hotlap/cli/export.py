@@ -13,10 +13,12 @@ from hotlap.report.console import plain, stdout_console
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    to: Annotated[str, typer.Option(help="container, csv, mlflow, otlp, perfetto, prometheus, tensorboard or wandb.")],
+    to: Annotated[
+        str, typer.Option(help="container, csv, mlflow, mlperf, otlp, perfetto, prometheus, tensorboard or wandb.")
+    ],
     out: Annotated[Path | None, typer.Option(help="File or folder to write; by default in FOLDER/export.")] = None,
     replace: Annotated[
-        bool, typer.Option(help="Replace a file that exists (csv, otlp, perfetto, prometheus).")
+        bool, typer.Option(help="Replace a file that exists (csv, mlperf, otlp, perfetto, prometheus).")
     ] = False,
     online: Annotated[bool, typer.Option(help="wandb: send it at once, with your login.")] = False,
 ) -> int:
@@ -42,7 +44,7 @@ def export(
     _ready(path, bool(target.suffix), replace)
     said = (target.online if online and target.online else target.write)(series, path)
     console = stdout_console(soft_wrap=True)
-    for line in (f"written  {path}", *(f"open     {one}" for one in said)):
+    for line in (f"written  {path}", *(f"{target.label:8} {one}" for one in said)):
         console.print(plain(line))
     return 0
 

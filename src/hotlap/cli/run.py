@@ -18,7 +18,8 @@ from hotlap.levers import variables_of
 from hotlap.memory.ran_out import ran_out
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, RecordError, UsageError, missing_named
-from hotlap.records.files import new_folder
+from hotlap.records.files import new_folder, read_bytes, write_atomic
+from hotlap.records.mlperf import MLPERF_FILE, MLPERF_LOG
 from hotlap.records.ran_out import RanOut
 from hotlap.records.run import Run
 from hotlap.records.session import ENDED_HARD
@@ -78,6 +79,9 @@ def run(
         bool, typer.Option(help="Tell whose memory it is at the peak: by category, line and what stays behind.")
     ] = False,
     every_step: Annotated[bool, typer.Option(help="Record the phases of every step instead of a sample.")] = False,
+    mlperf: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="Write a log for MLPerf, with what this file says beside.")
+    ] = None,
     price: Annotated[str | None, typer.Option(metavar="DOLLARS|FILE", help=PRICE)] = None,
     history: Annotated[bool | None, typer.Option(help=HISTORY)] = None,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
@@ -108,13 +112,17 @@ def run(
     levers, passed = levers_of(recipe, machine, lenient) if recipe is not None else ((), [])
     profiler = Profiler(beside) if beside is not None else None
     profiled, captured = _windows(profiler, profile, profile_steps, profile_memory or profile_stacks)
+    if mlperf is not None:
+        _check_mlperf(mlperf, profiler)
     folder = new_folder(out or free_name(words, "run"))
+    if mlperf is not None:
+        write_atomic(folder / MLPERF_FILE, read_bytes(mlperf))
     for line in passed:
         stderr_console().print(plain(f"hotlap: {line}", "yellow"), soft_wrap=True)
     given = {
         "--steps": steps, "--recipe": recipe, "--lenient": lenient, "--with": beside, "--profile": profile,
         "--profile-steps": profile_steps, "--profile-memory": profile_memory, "--profile-stacks": profile_stacks,
-        "--memory": memory, "--every-step": every_step,
+        "--memory": memory, "--every-step": every_step, "--mlperf": mlperf,
     }  # fmt: skip
     plan = RunPlan(
         command=tuple(words),
@@ -136,23 +144,42 @@ def run(
         options=tuple(word for name, value in given.items() if value for word in _words(name, value)),
         cwd=here,
     )
-    return _run(plan, profiler, json, priced, history)
+    return _run(plan, profiler, json, priced, history, mlperf is not None)
 
 
 def _words(name: str, value: object) -> tuple[str, ...]:
     return (name,) if value is True else (name, str(value))
 
 
-def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price, history: bool | None) -> int:
+def _check_mlperf(path: Path, profiler: Profiler | None) -> None:
+    """That a log can be written later. Raises RecordError, UsageError."""
+    from hotlap.export.to_mlperf import read_settings
+
+    read_settings(path)
+    if profiler is not None and profiler.nsight is not None:
+        raise UsageError(f"--mlperf and --with {profiler.name} need two runs: each takes the command's output")
+
+
+def _write_mlperf(folder: Path) -> None:
+    """The log of a run that has ended. Raises RecordError."""
+    from hotlap.export.series import read_series
+    from hotlap.export.to_mlperf import write
+
+    path = folder / MLPERF_LOG
+    for line in (*write(read_series(folder), path), str(path)):
+        stderr_console().print(plain(f"mlperf  {line}"), soft_wrap=True)
+
+
+def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price, history: bool | None, mlperf: bool) -> int:
     """Returns the exit code of the command. Whatever happens to hotlap once it has begun, this process ends like it."""
     if profiler is not None:
         plan = profiler.put_in(plan)
-    command = ForegroundRun(plan, profiler.nsight if profiler else None)
+    command = ForegroundRun(plan, profiler.nsight if profiler else None, keep_printed=mlperf)
     try:
         record, ended = command.finish()
         if profiler is not None:
             profiler.finish()
-        _finish(plan.folder, record, profiler.name if profiler else "", json, price)
+        _finish(plan.folder, record, profiler.name if profiler else "", json, price, mlperf)
         remember(plan.folder, history)
     finally:
         if sys.exc_info()[0] is not None:
@@ -162,13 +189,15 @@ def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price, his
     return exit_like(ended)
 
 
-def _finish(folder: Path, record: Run, beside: str, json: bool, price: Price) -> None:
+def _finish(folder: Path, record: Run, beside: str, json: bool, price: Price, mlperf: bool) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
         with missing_named():
             report(folder, record, json, price)
             if beside:
                 stderr_console().print(*screens(folder, beside), sep="")
+            if mlperf:
+                _write_mlperf(folder)
     except (HotlapError, OSError) as error:
         with contextlib.suppress(OSError):  # stderr may be what failed
             stderr_console().print(plain(f"hotlap: {error}", "red"))

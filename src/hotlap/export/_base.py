@@ -17,12 +17,14 @@ PREFIX: Final = "hotlap"
 @dataclass(frozen=True)
 class Target:
     """A tool that a run can be exported to. suffix: of the file that it writes, "" for a folder. write: writes a run
-    to a path and returns lines that say how to open it. online: may it use the network, where the user asks for it."""
+    to a path and returns lines that say how to open it, label stands before each. online: may it use the network, where
+    the user asks for it."""
 
     name: str
     suffix: str
     write: Callable[[Series, Path], list[str]]
     online: Callable[[Series, Path], list[str]] | None = None
+    label: str = "open"
 
 
 def load(module: str, extra: str) -> ModuleType:

@@ -63,10 +63,12 @@ def start(
     extra_env: Mapping[str, str] | None = None,
     output: IO[bytes] | None = None,
     cwd: Path | None = None,
+    streams: tuple[int, int] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start the command. With `output` it gets a session of its own (so that it can be ended whole) and no stdin.
 
-    Raises CommandError, RecordError (the session file can't be written).
+    streams: its stdout and stderr, where they are not ours. Raises CommandError, RecordError (the session file can't be
+    written).
     """
     where = cwd or Path.cwd()
     program = prepared(command, session, session_file, where)
@@ -78,8 +80,8 @@ def start(
             env=environment_for(session_file, extra_env),
             cwd=where,
             stdin=subprocess.DEVNULL if own_session else None,
-            stdout=output,
-            stderr=subprocess.STDOUT if own_session else None,
+            stdout=streams[0] if streams else output,
+            stderr=streams[1] if streams else subprocess.STDOUT if own_session else None,
             start_new_session=own_session,
         )
     except OSError as error:

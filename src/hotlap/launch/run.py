@@ -10,6 +10,7 @@ import msgspec
 import psutil
 
 from hotlap.records.errors import CommandError
+from hotlap.records.mlperf import PrintedLine
 from hotlap.records.run import Run, Status
 from hotlap.records.session import Session
 from hotlap.records.telemetry import TelemetrySample
@@ -20,21 +21,24 @@ from . import cgroups, perf, py_spy, supervise, telemetry
 from .command import environment_for, prepared, start
 from .nsight import Nsight
 from .packages import versions_of
+from .printed import VARIABLES, Printed
 from .supervise import Ended, Started
 
 
 class ForegroundRun:
-    """The command in our own terminal, behind its profiler where that starts it; the folder must exist. Raises
-    CommandError, RecordError, before it starts."""
+    """The command in our own terminal, behind its profiler where that starts it; the folder must exist. keep_printed:
+    what it prints goes through pipes of ours, and is kept with its times. Raises CommandError, RecordError, before it
+    starts."""
 
-    def __init__(self, plan: RunPlan, nsight: Nsight | None = None) -> None:
+    def __init__(self, plan: RunPlan, nsight: Nsight | None = None, keep_printed: bool = False) -> None:
         self.plan = plan
         self._record, self._run = plan.record(), RunFolder(plan.folder)
+        self._printed = Printed(self._run.file(PrintedLine)) if keep_printed else None
         self._run.write(self._record)
         self._begun = time.monotonic()
         self._oom_kills = cgroups.oom_kills()
         try:
-            self._process = _begun(plan, nsight, self._run.file(Session).resolve())
+            self._process = _begun(plan, nsight, self._run.file(Session).resolve(), self._printed)
         except CommandError as error:
             ended = Ended(code=error.exit_code, signal=None)
             self._run.write(_closed(self._record, self._run, ended, "failed", self._begun))
@@ -49,6 +53,7 @@ class ForegroundRun:
             py_spy.looking(plan.py_spy, process.pid, plan.folder),
         ):
             ended = supervise.wait_in_foreground(process)
+        self._rest()
         status: Status = "interrupted" if ended.interrupted else "finished" if ended.code == 0 else "failed"
         closed = _closed(self._record, self._run, ended, status, self._begun)
         if status == "failed":
@@ -60,10 +65,16 @@ class ForegroundRun:
         while self._process.returncode is None:
             with contextlib.suppress(KeyboardInterrupt):  # the command had that too
                 self._process.wait()
+        self._rest()
         return supervise.ended_with(self._process.returncode)
 
+    def _rest(self) -> None:
+        """What it has printed and nobody has passed on yet."""
+        if self._printed is not None:
+            self._printed.finish()
 
-def _begun(plan: RunPlan, nsight: Nsight | None, session_file: Path) -> Started:
+
+def _begun(plan: RunPlan, nsight: Nsight | None, session_file: Path, printed: Printed | None) -> Started:
     """The command, behind its profiler where that starts it. Raises CommandError, RecordError."""
     session = plan.session()
     if nsight is not None:
@@ -73,7 +84,13 @@ def _begun(plan: RunPlan, nsight: Nsight | None, session_file: Path) -> Started:
         if behind is not None:
             return behind
         session = replace(session, capture="", capture_steps=0)
-    return start(plan.command, session, session_file, plan.variables, cwd=plan.cwd)
+    if printed is None:
+        return start(plan.command, session, session_file, plan.variables, cwd=plan.cwd)
+    try:
+        variables = {**VARIABLES, **plan.variables}
+        return start(plan.command, session, session_file, variables, cwd=plan.cwd, streams=printed.streams)
+    finally:
+        printed.begun()
 
 
 def _host_memory(kills_before: int | None) -> dict[str, int | None]:

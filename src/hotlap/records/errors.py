@@ -9,7 +9,7 @@ HotlapError                 125
 ├── CommandError
 │   ├── CommandNotFound     127   as a shell says it
 │   └── CommandNotRunnable  126
-├── CommandFailed           123   tune: the command itself fails, so there is nothing to compare
+├── CommandFailed           123   tune: the command itself fails, so there is nothing to compare; bench: some did
 ├── NothingMeasured         122   no step was seen, or too few before the command ended
 └── Interrupted             130   before anything was known
 
@@ -126,7 +126,7 @@ EXIT_CODES: dict[int, str] = {
     2: "`check`: INCONCLUSIVE",
     121: "`run --steps`: hotlap had to end the command after its steps; a file it was writing may be cut short",
     122: "no training step was seen, or too few to measure",
-    123: "the command itself fails, so there is nothing to compare",
+    123: "the command itself fails, so there is nothing to compare; `bench`: not all commands were measured",
     125: "hotlap could not do it: bad option, bad file, existing folder, full disk",
     126: "the command can't be executed",
     127: "the command was not found",

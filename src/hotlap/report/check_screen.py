@@ -36,9 +36,7 @@ def headline(check: Check) -> str:
 
 
 def _table(check: Check) -> RenderableType:
-    table = columns(
-        "", "baseline", "new", "change", "95%", "allowed", "", right=("baseline", "new", "change")
-    )
+    table = columns("", "baseline", "new", "change", "95%", "allowed", "", right=("baseline", "new", "change"))
     for row in rows(check):
         table.add_row(*map(plain, row))
     return Tabled(table)

@@ -22,10 +22,10 @@ SILENT_S: Final = 60.0
 class Progress:
     """Shows what a tune does now and how much of its budget is left.
 
-    budget_s: seconds in all. clock: seconds, injected so that tests are deterministic.
+    budget_s: seconds in all, None where they are not known. clock: seconds, injected so that tests are deterministic.
     """
 
-    def __init__(self, console: Console, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console, budget_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._budget_s, self._clock = console, budget_s, clock
         self._began = self._said = clock()
         self._doing = self._steps = self._best = ""
@@ -38,7 +38,8 @@ class Progress:
 
     def _status(self) -> str:
         spent = self._clock() - self._began
-        parts = [f"{minutes(spent)}, {minutes(self._budget_s - spent)} left", self._best]
+        left = "" if self._budget_s is None else f", {minutes(self._budget_s - spent)} left"
+        parts = [f"{minutes(spent)}{left}", self._best]
         return "  ".join(part for part in (*parts, self._doing, self._steps) if part)
 
     def start(self, title: str) -> None:

@@ -17,10 +17,12 @@ from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_lines, read_record, read_words, write_record
 from hotlap.records.memory import MemorySeries, MemoryWindow, When
+from hotlap.records.mlperf import PrintedLine
 from hotlap.records.profile import Lines, LongSamples, Profile, Samples, WorkerSamples
 from hotlap.records.profilers import NSYS_FILE, Capture
 from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.records.session import Session
+from hotlap.records.suite import Suite
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.records.tune import LeverLine, ProbeLine, Trial, Tune
 
@@ -32,6 +34,8 @@ FILES: Final[Mapping[type, str]] = {
     TelemetrySample: "telemetry.jsonl",
     Tune: "tune.json",
     Check: "check.json",
+    Suite: "bench.json",
+    PrintedLine: "printed.jsonl",
     Facts: "facts.json",
     Step: "steps.jsonl",
     Problem: "problems.jsonl",
@@ -268,7 +272,7 @@ class RunFolder(_Folder):
 
 
 class TuneFolder(_Folder):
-    """What a tune or a check left: its result, and the runs of its trials."""
+    """What a tune, a check or a bench left: its result, and the runs of its trials."""
 
     @property
     def tune(self) -> Tune | None:
@@ -279,6 +283,11 @@ class TuneFolder(_Folder):
     def check(self) -> Check | None:
         """The result of a check, which has trials too; None where there is none. Raises RecordError."""
         return self.document(Check)
+
+    @property
+    def bench(self) -> Suite | None:
+        """The result so far of a suite of commands; None where there is none. Raises RecordError."""
+        return self.document(Suite)
 
     @property
     def request(self) -> Path:

@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from hotlap.experiment.alone import run_alone
 from hotlap.experiment.outcome import read_outcome
 from hotlap.experiment.side import SEED
-from hotlap.experiment.watch import NONE, Listener, Watch
+from hotlap.experiment.watch import Listener
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
-from hotlap.launch.run import BackgroundRun
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.memory.moments import moments, most, varies
 from hotlap.memory.predict import FARTHEST, PEAK, RESERVED, RESIDENT, TIME, Above, Curve, Highest
@@ -51,7 +51,6 @@ NOTABLE: Final = 0.02
 MARGIN: Final = 1.5
 """On the seconds that the longest run took, when another is planned."""
 LEAST_TIMEOUT_S: Final = 60.0
-POLL_S: Final = 0.05
 CONTEXT_BYTES: Final = 3 << 28
 """Of a GPU's memory, what CUDA, its libraries and their kernels take beside torch's allocator: about 0.5 to 0.7 GiB."""
 HOST_BYTES: Final = 1 << 29
@@ -190,15 +189,7 @@ class _Search:
         self.listener.trial("fit", name)
         timeout_s = max(LEAST_TIMEOUT_S, self._left())
         begun = time.monotonic()
-        watch, command = Watch(plan.folder, self.listener, NONE, None), BackgroundRun(plan)
-        late = True
-        try:
-            while not (over := command.over()) and time.monotonic() - begun < timeout_s:
-                watch()
-                time.sleep(POLL_S)
-            late = not over
-        finally:
-            _, ended = command.end(late)
+        ended = run_alone(plan, self.listener, timeout_s)
         outcome, why, told = read_outcome(plan.folder, ended, timeout_s)
         run = RunFolder(plan.folder)
         peak, reserved = (None, None) if outcome in ("memory", "crashed", "timeout") else peak_of(run)
