@@ -1,10 +1,12 @@
 """A record of any kind with something in every field, also in those of the records in it."""
 
+import re
 from typing import Any
 
 from msgspec import inspect
 
 TEXT = 'ein «Text» "x"\n\x1b[2J\u202e'
+TEXTS = TEXT, "name", "5.1.0"
 
 
 def sample(kind: type) -> Any:
@@ -28,5 +30,9 @@ def _of(kind: inspect.Type) -> Any:
             return {_of(kind.key_type): _of(kind.value_type)}
         case inspect.Metadata():
             return _of(kind.type)
-    plain = {inspect.IntType: 3, inspect.FloatType: 0.25, inspect.BoolType: True, inspect.StrType: TEXT}
+        case inspect.IntType():
+            return max(3, kind.ge or 3)
+        case inspect.StrType():
+            return next(text for text in TEXTS if re.search(kind.pattern or "", text))
+    plain = {inspect.FloatType: 0.25, inspect.BoolType: True}
     return plain.get(type(kind), {"nested": [1, {"a": 0.5}]})

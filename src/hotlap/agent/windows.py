@@ -1,7 +1,7 @@
 """The columns of a window of memory, as `records.memory.MemoryWindow` has them."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from .lines import HOTLAP, TORCH
@@ -56,7 +56,7 @@ class Columns:
         }
 
 
-def columns(rows: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:
+def columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
     """Rows as columns."""
     found = [list(column) for column in zip(*rows, strict=True)]
     return found or [[] for _ in range(width)]
