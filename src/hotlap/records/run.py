@@ -497,8 +497,8 @@ class BesidesFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A model that is called without gradients by a script that trains. name: its class. trained: an optimizer holds
     parameters of it. of: steps that were looked at; steps: of them, those with such calls; calls, took_ms: in all of
     these, on the host. place: file, line and function of the user's code that calls it, of several that with most time;
-    lines: number of them; part: its share (0 to 1) of the time of all of them. inference_mode: under torch.inference_mode, not
-    no_grad.
+    lines: number of them; part: its share (0 to 1) of the time of all of them. inference_mode: under
+    torch.inference_mode, not no_grad.
     """
 
     name: str
