@@ -100,7 +100,7 @@ VIEWS = {
     "memory": "/?measure=memory",
     "series": "/series/1",
     "run": "/run/777",
-    "compare": "/compare?before=777&after=40000",
+    "compare": "/compare?before=777&after=1777",
 }
 
 

@@ -82,6 +82,8 @@ def test_what_can_be_compared_is_one_series(where: str) -> None:
         for number, more in enumerate(({}, {}, {"device": "y"}, {"levers": (Lever(name="tf32"),)}, {"kind": "tune"})):
             history.add(entry(number, **more))
         assert [one.runs for one in history.series(Filter())] == [1, 1, 1, 2]
+        first, second = [one for one in reversed(history.entries(Filter())) if int(one.key, 16) < 2]
+        assert history.beside(first.id) == [second]
 
 
 def test_text_from_outside_is_data(where: str) -> None:

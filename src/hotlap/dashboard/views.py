@@ -231,6 +231,5 @@ def _pair(name: str, measure: str, before: float | None, after: float | None) ->
 
 
 def others(history: History, one: Entry) -> list[dict[str, Any]]:
-    """Runs of the same command that it can be compared with, the latest first."""
-    same = Filter(project=one.project, host=one.host, kind=one.kind, command=shlex.join(one.command))
-    return [_run(entry) for entry in history.entries(same, SHOWN_RUNS) if entry.id != one.id]
+    """Runs that it can be compared with, the latest first."""
+    return [_run(entry) for entry in history.beside(one.id, SHOWN_RUNS)]

@@ -116,6 +116,11 @@ class History:
         """The latest runs of a series, the latest first."""
         return self._read([runs.c.series == number], limit)
 
+    def beside(self, number: int, limit: int = MOST) -> list[Entry]:
+        """The latest other runs of the series of one, the latest first."""
+        own = sa.select(runs.c.series).where(runs.c.id == number).scalar_subquery()
+        return self._read([runs.c.series == own, runs.c.id != number], limit)
+
     def entry(self, number: int) -> Entry | None:
         """One run; None where there is none."""
         return next(iter(self._read([runs.c.id == number], 1)), None)
