@@ -6,7 +6,8 @@ from typing import Any
 from msgspec import inspect
 
 TEXT = 'ein «Text» "x"\n\x1b[2J\u202e'
-TEXTS = TEXT, "name", "5.1.0"
+PATTERNED = "5.1.0", "name"
+"""For fields that ask for a form."""
 
 
 def sample(kind: type) -> Any:
@@ -30,9 +31,9 @@ def _of(kind: inspect.Type) -> Any:
             return {_of(kind.key_type): _of(kind.value_type)}
         case inspect.Metadata():
             return _of(kind.type)
-        case inspect.IntType():
-            return max(3, kind.ge or 3)
-        case inspect.StrType():
-            return next(text for text in TEXTS if re.search(kind.pattern or "", text))
-    plain = {inspect.FloatType: 0.25, inspect.BoolType: True}
+        case inspect.IntType(ge=least) if least is not None:
+            return max(3, least)
+        case inspect.StrType(pattern=pattern) if pattern is not None:
+            return next(text for text in PATTERNED if re.search(pattern, text))
+    plain = {inspect.IntType: 3, inspect.FloatType: 0.25, inspect.BoolType: True, inspect.StrType: TEXT}
     return plain.get(type(kind), {"nested": [1, {"a": 0.5}]})

@@ -189,7 +189,7 @@ def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: Price, his
     return exit_like(ended)
 
 
-def _finish(folder: Path, record: Run, beside: str, json: bool, price: Price, mlperf: bool) -> None:
+def _finish(folder: Path, record: Run, beside: str, json: bool, price: Price, mlperf: bool = False) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
         with missing_named():
