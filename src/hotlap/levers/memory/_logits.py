@@ -159,13 +159,16 @@ def _view(logits: Logits, func: Any, args: Any, kwargs: Any) -> Any:
     """A view of logits, or a cast, as what stands for it; None where it has to be of the real ones."""
     rows, at, dtype, last = logits.rows, logits.at, logits.dtype, logits.dim() - 1
     if func in RESHAPES and at == last and not any(isinstance(one, torch.dtype) for one in args):
-        shape = func(torch.empty(logits.shape, device="meta"), *args, **kwargs).shape
+        shape = func(torch.empty(logits.shape, device="meta", dtype=dtype), *args, **kwargs).shape
         if shape[-1] != logits.shape[-1]:
             return None
         rows = rows.reshape(*shape[:-1], rows.shape[-1])
         at = len(shape) - 1
     elif func in ORDERS:
-        order = [size - 2 for size in func(torch.empty(*range(2, last + 3), device="meta"), *args, **kwargs).shape]
+        order = [
+            size - 2
+            for size in func(torch.empty(*range(2, last + 3), device="meta", dtype=dtype), *args, **kwargs).shape
+        ]
         rows = rows.permute(*(dim - (dim > at) for dim in order if dim != at), last)
         at = order.index(at)
     elif func in SAME:
