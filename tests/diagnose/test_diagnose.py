@@ -504,6 +504,12 @@ def test_a_card_without_bfloat16_is_told_how_to_compute_in_float16(capability: t
     assert ("GradScaler" in found.instead) is (capability < (8, 0))
 
 
+def test_a_model_with_sparse_gradients_is_not_to_be_compiled() -> None:
+    """word2vec: `compile` was the first lever, and raises."""
+    sparse = msgspec.structs.replace(FACTS, roots=(msgspec.structs.replace(ROOT, sparse=True),))
+    assert ("compile" in settled(sparse), "compile" in settled(FACTS)) == (True, False)
+
+
 @pytest.mark.parametrize("able", [True, False])
 def test_on_a_cpu_fewer_bits_come_last(able: bool) -> None:
     """Seen on public scripts: bf16 took 60 and 69% longer than float32 on a CPU that multiplies it in hardware."""

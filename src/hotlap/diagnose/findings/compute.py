@@ -35,7 +35,9 @@ ISSUING = (
     "for such small operations Python and dispatch may take longer than computing; then a larger batch takes "
     "hardly longer"
 )
-ON_CPU = "fewer passes over large tensors; compiled kernels"
+ON_CPU = (
+    "fewer passes over large tensors; compiled kernels where they measure faster: those of large operations seldom do"
+)
 OR_ISSUING = ", or issuing its operations"
 LINE_OF = "; the line is that of {}, which has most parameters"
 UNTOLD = "run with --profile to see whether arithmetic or memory traffic limits it"

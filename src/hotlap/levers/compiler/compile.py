@@ -73,7 +73,7 @@ class Compile(Compiling):
 
     name = "compile"
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
-    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0, "on-cpu": 4}
+    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0, "on-cpu": 5}
     settings = {"mode": one_of(*MODES), **Compiling.settings}
     costs_s = 60.0
     memory_order = 30
@@ -91,7 +91,7 @@ class Compile(Compiling):
         return Applies(True, f"{sum(root.modules for root in facts.roots)} modules run eagerly")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
-        return facts.model is not None and facts.model.compiled
+        return any(root.sparse for root in facts.roots) or (facts.model is not None and facts.model.compiled)
 
     def variants(self, context: Context) -> list[Settings]:
         if context.varied:

@@ -22,7 +22,7 @@ class ChannelsLast(_same_random.DrawsOtherwise):
 
     name = "channels-last"
     meaning = "images and convolution weights in NHWC order, which fast kernels use without transposing"
-    causes = {"arithmetic": 5, "bytes": 4, "layout": 0, "on-cpu": 5}
+    causes = {"arithmetic": 5, "bytes": 4, "layout": 0, "on-cpu": 4}
     risk = "numeric"
     tolerance = 0.005
     switchable = True
